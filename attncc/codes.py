@@ -1,0 +1,29 @@
+"""Every diagnostic code, with the title that tests and documentation use."""
+
+from __future__ import annotations
+
+CODES: dict[str, str] = {
+    "E101": "a token does not fit",
+    "E102": "the text ends too early",
+    "E103": "a character has no meaning",
+    "E104": "the text is too long or too deeply nested",
+    "E201": "an unknown name",
+    "E202": "an unknown field",
+    "E203": "something is defined twice",
+    "E204": "a number where a predicate is wanted, or the other way round",
+    "E205": "a vector where a number is wanted, or a dot product of the wrong vectors",
+    "E206": "arguments that do not fit",
+    "E207": "a name that cannot be read here",
+    "E208": "a parameter without a value",
+    "E209": "a parameter value that does not fit",
+    "E210": "a requirement that does not hold",
+    "E211": "a predicate that is not affine",
+    "E212": "a constant expression without a value",
+    "E213": "a word that uses itself, or an expression that grows too large",
+    "E214": "fields that contradict each other",
+    "E215": "not exactly one attention",
+    "E216": "a list of constants that cannot be used so",
+    "E301": "a pattern that relates no pair",
+    "E302": "a weight without a usable derivative",
+    "E901": "a file cannot be read or written",
+}

@@ -1,0 +1,307 @@
+"""Expressions → Python text, for Triton kernels, for torch tensors, and for plain numbers of the host.
+
+The three dialects differ in how functions are called and how axes are broadcast; operators are Python's in all of
+them. Python's `&` and `|` bind tighter than comparisons, so these are bracketed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from attncc.spec.expr import (
+    And,
+    Binary,
+    BinaryOp,
+    Call,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Indicator,
+    Local,
+    Name,
+    Negate,
+    Not,
+    Or,
+    Select,
+    Symbol,
+    Table,
+    Type,
+    type_of,
+)
+
+_LOOSE, _OR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(9)
+CONJUNCT = _SUM  # the context of an operand of `&`
+
+_NEGATED = {
+    CompareOp.LESS: CompareOp.GREATER_EQUAL,
+    CompareOp.LESS_EQUAL: CompareOp.GREATER,
+    CompareOp.GREATER: CompareOp.LESS_EQUAL,
+    CompareOp.GREATER_EQUAL: CompareOp.LESS,
+    CompareOp.EQUAL: CompareOp.NOT_EQUAL,
+    CompareOp.NOT_EQUAL: CompareOp.EQUAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one target writes what Python has no operator for.
+
+    `functions` maps a function to a format of its arguments. `power`, `select`, `floor_divide` and `modulo` take
+    written operands. `helpers` names, for a function, the module-level helper that its format calls.
+    """
+
+    functions: Mapping[str, str]
+    select: str
+    power: str
+    floor_divide: str = "{0} // {1}"
+    modulo: str = "{0} % {1}"
+    helpers: Mapping[str, str] = field(default_factory=dict)
+    infinity: str = 'float("inf")'
+    reals: bool = False  # whether whole constants are written as reals
+
+
+TRITON = Dialect(
+    functions={
+        "abs": "tl.abs({0})",
+        "exp": "tl.exp({0})",
+        "exp2": "tl.exp2({0})",
+        "log": "tl.log({0})",
+        "log2": "tl.log2({0})",
+        "sqrt": "tl.sqrt({0})",
+        "tanh": "_tanh({0})",
+        "sigmoid": "tl.sigmoid({0})",
+        "silu": "_silu({0})",
+        "gelu": "_gelu({0})",
+        "softplus": "_softplus({0})",
+        "relu": "tl.maximum({0}, 0.0)",
+        "elu": "_elu({0})",
+        "cos": "tl.cos({0})",
+        "sin": "tl.sin({0})",
+        "erf": "tl.erf({0})",
+        "floor": "tl.floor({0})",
+        "sign": "_sign({0})",
+        "min": "tl.minimum({0}, {1})",
+        "max": "tl.maximum({0}, {1})",
+        "clip": "tl.minimum(tl.maximum({0}, {1}), {2})",
+    },
+    select="tl.where({0}, {1}, {2})",
+    power="_power({0}, {1})",
+    floor_divide="_floor_divide({0}, {1})",
+    modulo="_modulo({0}, {1})",
+    helpers={name: f"_{name}" for name in ("tanh", "silu", "gelu", "softplus", "elu", "sign")},
+)
+
+TORCH = Dialect(
+    functions={
+        "abs": "({0}).abs()",
+        "exp": "torch.exp({0})",
+        "exp2": "torch.exp2({0})",
+        "log": "torch.log({0})",
+        "log2": "torch.log2({0})",
+        "sqrt": "torch.sqrt({0})",
+        "tanh": "torch.tanh({0})",
+        "sigmoid": "torch.sigmoid({0})",
+        "silu": "torch.nn.functional.silu({0})",
+        "gelu": "torch.nn.functional.gelu({0})",
+        "softplus": "torch.nn.functional.softplus({0})",
+        "relu": "torch.relu({0})",
+        "elu": "torch.nn.functional.elu({0})",
+        "cos": "torch.cos({0})",
+        "sin": "torch.sin({0})",
+        "erf": "torch.erf({0})",
+        "floor": "torch.floor({0})",
+        "sign": "torch.sign({0})",
+        "min": "_minimum({0}, {1})",
+        "max": "_maximum({0}, {1})",
+        "clip": "_minimum(_maximum({0}, {1}), {2})",
+    },
+    select="torch.where({0}, {1}, {2})",
+    power="{0} ** {1}",
+    helpers={"min": "_minimum", "max": "_maximum", "clip": "_minimum"},
+)
+
+HOST = Dialect(
+    functions={
+        **{name: f"math.{name}({{0}})" for name in ("exp", "log", "log2", "sqrt", "tanh", "cos", "sin", "erf")},
+        "exp2": "2.0 ** ({0})",
+        "abs": "abs({0})",
+        "floor": "math.floor({0})",
+        "min": "min({0}, {1})",
+        "max": "max({0}, {1})",
+        "clip": "min(max({0}, {1}), {2})",
+        "relu": "max({0}, 0.0)",
+        "sigmoid": "1.0 / (1.0 + math.exp(-({0})))",
+        "silu": "({0}) / (1.0 + math.exp(-({0})))",
+        "softplus": "math.log1p(math.exp({0}))",
+        "gelu": "({0}) * (1.0 + math.erf(({0}) / math.sqrt(2.0))) / 2.0",
+        "elu": "({0} if {0} > 0.0 else math.expm1({0}))",
+        "sign": "math.copysign(1.0, {0})",
+    },
+    select="({1} if {0} else {2})",
+    power="{0} ** {1}",
+)
+
+
+class Writer:
+    """Writes expressions in one dialect.
+
+    Args:
+        symbol: the text of a position, length or other name.
+        local: the text of a node's value, broadcast to where it is read.
+        never_negative: whether an integer expression is proven >= 0, so that // and % need no floor form.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        symbol: Callable[[Name], str],
+        local: Callable[[str], str],
+        never_negative: Callable[[Expr], bool] = lambda _: False,
+    ) -> None:
+        self.dialect = dialect
+        self.symbol = symbol
+        self.local = local
+        self.never_negative = never_negative
+        self.used: set[str] = set()  # helpers that the written text calls
+
+    def write(self, expr: Expr, context: int = _LOOSE) -> str:
+        """The text of `expr`, bracketed where `context` binds tighter."""
+        level, written = self._written(expr)
+        return f"({written})" if level < context else written
+
+    def _written(self, expr: Expr) -> tuple[int, str]:
+        match expr:
+            case Const(value=value):
+                return self._constant(value)
+            case Symbol(name=name):
+                return _ATOM, self.symbol(name)
+            case Local(name=name):
+                return _ATOM, self.local(name)
+            case Negate(operand=operand):
+                return _UNARY, f"-{self.write(operand, _UNARY)}"
+            case Binary():
+                return self._binary(expr)
+            case Compare(op=op, left=left, right=right):
+                return self._compare(op, left, right)
+            case And(operands=operands):
+                return _AND, " & ".join(self.write(each, _SUM) for each in operands)
+            case Or(operands=operands):
+                return _OR, " | ".join(self.write(each, _SUM) for each in operands)
+            case Not(operand=operand):
+                return self._written(negated(operand))
+            case Select(condition=condition, then=then, otherwise=otherwise) if type_of(expr) is Type.BOOL:
+                both = Or((And((condition, then)), And((negated(condition), otherwise))))
+                return self._written(both)
+            case Select(condition=condition, then=then, otherwise=otherwise):
+                return _ATOM, self.dialect.select.format(self.write(condition), self._real(then), self._real(otherwise))
+            case Indicator(predicate=predicate):
+                return _ATOM, self.dialect.select.format(self.write(predicate), "1", "0")
+            case Table(values=values, index=index):
+                return self._table(values, index)
+            case Call(function=function, arguments=arguments):
+                return self._call(function, arguments)
+            case _:
+                raise TypeError(f"no text for {type(expr).__name__}")
+
+    def _constant(self, value: int | float | bool) -> tuple[int, str]:
+        if isinstance(value, float) and value in (float("inf"), -float("inf")):
+            text = self.dialect.infinity
+            return (_ATOM, text) if value > 0 else (_UNARY, text.replace('"inf"', '"-inf"'))
+        return (_UNARY if not isinstance(value, bool) and value < 0 else _ATOM), repr(value)
+
+    def _real(self, expr: Expr) -> str:
+        """Branches of a choice between numbers are written as reals when they are constants."""
+        if isinstance(expr, Const) and not isinstance(expr.value, bool):
+            return self._constant(float(expr.value))[1]
+        return self.write(expr)
+
+    def _binary(self, expr: Binary) -> tuple[int, str]:
+        left, right = expr.left, expr.right
+        match expr.op:
+            case BinaryOp.ADD | BinaryOp.SUBTRACT:
+                return _SUM, f"{self.write(left, _SUM)} {expr.op.value} {self.write(right, _PRODUCT)}"
+            case BinaryOp.MULTIPLY | BinaryOp.DIVIDE:
+                return _PRODUCT, f"{self.write(left, _PRODUCT)} {expr.op.value} {self.write(right, _UNARY)}"
+            case BinaryOp.FLOOR_DIVIDE | BinaryOp.MODULO:
+                return self._floor(expr)
+            case BinaryOp.POWER:
+                return self._power(left, right)
+
+    def _floor(self, expr: Binary) -> tuple[int, str]:
+        divides = expr.op is BinaryOp.FLOOR_DIVIDE
+        template = self.dialect.floor_divide if divides else self.dialect.modulo
+        plain = "{0} // {1}" if divides else "{0} % {1}"
+        if template == plain or self.never_negative(expr.left):
+            return _PRODUCT, plain.format(self.write(expr.left, _PRODUCT), self.write(expr.right, _UNARY))
+        self.used.add("_floor_divide" if divides else "_modulo")
+        return _ATOM, template.format(self.write(expr.left), self.write(expr.right))
+
+    def _power(self, left: Expr, right: Expr) -> tuple[int, str]:
+        match right:
+            case Const(value=int(value)) if 2 <= value <= 4 and isinstance(left, Local | Symbol):
+                return _PRODUCT, " * ".join([self.write(left, _UNARY)] * value)
+            case Const(value=2):
+                self.used.add("_square")
+                return _ATOM, f"_square({self.write(left)})"
+            case Const(value=int(value)) if value > 2 and value % 2 == 0:
+                self.used.add("_square")
+                half = Binary(BinaryOp.POWER, left, Const(value // 2))
+                return _ATOM, f"_square({self.write(half)})"
+            case Const(value=int(value)) if value > 2:
+                lower = Binary(BinaryOp.POWER, left, Const(value - 1))
+                return _PRODUCT, f"{self.write(lower, _PRODUCT)} * {self.write(left, _UNARY)}"
+        if self.dialect.power.startswith("_"):
+            self.used.add("_power")
+            return _ATOM, self.dialect.power.format(self.write(left), self.write(right))
+        return _POWER, self.dialect.power.format(self.write(left, _ATOM), self.write(right, _UNARY))
+
+    def _compare(self, op: CompareOp, left: Expr, right: Expr) -> tuple[int, str]:
+        match op, left, right:
+            # Whether a remainder is 0 does not depend on how it is rounded.
+            case (CompareOp.EQUAL | CompareOp.NOT_EQUAL), Binary(op=BinaryOp.MODULO, left=inner, right=by), Const(value=0):
+                return _COMPARE, f"{self.write(inner, _PRODUCT)} % {self.write(by, _UNARY)} {op.value} 0"
+            case _, Binary(op=BinaryOp.SUBTRACT, left=inner, right=other), Const(value=0):
+                left, right = inner, other
+        return _COMPARE, f"{self.write(left, _SUM)} {op.value} {self.write(right, _SUM)}"
+
+    def _table(self, values: tuple[int | float, ...], index: Expr) -> tuple[int, str]:
+        text = self._constant(values[-1])[1]
+        at = self.write(index, _SUM)
+        for position in range(len(values) - 2, -1, -1):
+            text = self.dialect.select.format(f"{at} == {position}", self._constant(values[position])[1], text)
+        return _ATOM, text
+
+    def _call(self, function: str, arguments: tuple[Expr, ...]) -> tuple[int, str]:
+        if function in self.dialect.helpers:
+            self.used.add(self.dialect.helpers[function])
+        if function == "clip" and "max" in self.dialect.helpers:
+            self.used.add(self.dialect.helpers["max"])
+        template = self.dialect.functions[function]
+        written = [self.write(each) for each in arguments]
+        if function in ("min", "max"):
+            text = written[0]
+            for each in written[1:]:
+                text = template.format(text, each)
+            return _ATOM, text
+        return _ATOM, template.format(*written)
+
+
+def negated(predicate: Expr) -> Expr:
+    """The complement of a predicate, with the negation moved down to comparisons."""
+    match predicate:
+        case Const(value=value):
+            return Const(not value)
+        case Compare(op=op, left=left, right=right):
+            return Compare(_NEGATED[op], left, right)
+        case And(operands=operands):
+            return Or(tuple(negated(each) for each in operands))
+        case Or(operands=operands):
+            return And(tuple(negated(each) for each in operands))
+        case Not(operand=operand):
+            return operand
+        case Select(condition=condition, then=then, otherwise=otherwise):
+            return Select(condition, negated(then), negated(otherwise))
+        case _:
+            raise TypeError(f"{type(predicate).__name__} is no predicate")

@@ -1,0 +1,142 @@
+"""Graphs → the tile program: for a tile of rows (or columns), what is loaded, swept, reduced, and stored.
+
+Printers read nothing else. A sweep runs over the other axis tile by tile; its body is the same on full tiles (every
+pair related, no mask) and on partial ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attncc.graph.ir import Graph, Node
+from attncc.graph.ops import Axis, Op
+
+REDUCTIONS = (Op.PEAK, Op.SUM, Op.CONTRACT)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One pass over the swept axis: numbers of each pair, in order, then what they are reduced to.
+
+    `loads` are the operands and saved row numbers of the swept axis, `numbers` what is computed from them before the
+    numbers of pairs.
+    """
+
+    loads: tuple[Node, ...]
+    numbers: tuple[Node, ...]
+    body: tuple[Node, ...]
+    reductions: tuple[Node, ...]
+
+    @property
+    def peak(self) -> Node | None:
+        """The running maximum that rescales the other reductions, if there is one."""
+        return next((node for node in self.reductions if node.op is Op.PEAK), None)
+
+    @property
+    def sums(self) -> tuple[Node, ...]:
+        """The reductions that add up: sums and contractions."""
+        return tuple(node for node in self.reductions if node.op is not Op.PEAK)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Everything that one tile of the fixed axis does."""
+
+    name: str
+    fixed: Axis
+    uniform: tuple[Node, ...]  # call-wide and per-head numbers that it reads, computed by the host
+    loads: tuple[Node, ...]  # operands and saved row numbers of the fixed axis
+    before: tuple[Node, ...]  # numbers of the fixed axis that the sweeps read
+    sweeps: tuple[Sweep, ...]
+    after: tuple[Node, ...]  # numbers and vectors of the fixed axis, after the last sweep
+    stores: tuple[Node, ...]
+
+    @property
+    def swept(self) -> Axis:
+        """The axis that is swept."""
+        return Axis.COLUMN if self.fixed is Axis.ROW else Axis.ROW
+
+    @property
+    def operands(self) -> tuple[Node, ...]:
+        """Every tensor of vectors that the kernel reads, in the order it reads them."""
+        swept = tuple(node for sweep in self.sweeps for node in sweep.loads)
+        found = tuple(node for node in (*self.loads, *swept) if node.op is Op.OPERAND)
+        return tuple({node.name: node for node in found}.values())
+
+    @property
+    def statistics(self) -> tuple[Node, ...]:
+        """Every saved row number that the kernel reads."""
+        swept = tuple(node for sweep in self.sweeps for node in sweep.loads)
+        found = tuple(node for node in (*self.loads, *swept) if node.op is Op.STATISTIC)
+        return tuple({node.name: node for node in found}.values())
+
+
+def schedule(name: str, graph: Graph, fixed: Axis, outputs: tuple[str, ...]) -> Kernel:
+    """The kernel that computes `outputs`, all of them indexed by the fixed axis."""
+    graph = Graph(graph, outputs)
+    swept = Axis.COLUMN if fixed is Axis.ROW else Axis.ROW
+    ready = _ready_after(graph, swept)
+    count = 1 + max((ready[node.name] for node in graph), default=-1)
+    reductions = [node for node in graph if node.op in REDUCTIONS]
+    sweeps = []
+    for at in range(count):
+        reduced = [node for node in reductions if _sweep_of(node, ready) == at]
+        body = [node for node in graph if node.is_tile and any(_feeds(graph, node, each) for each in reduced)]
+        sweeps.append(_sweep(graph, swept, body, reduced))
+    bodies = {node.name for sweep in sweeps for node in sweep.body}
+    reduced_names = {node.name for node in reductions}
+    own = [node for node in graph if node.axes and not node.is_tile and swept not in node.axes]
+    loads = tuple(node for node in own if node.op in (Op.OPERAND, Op.STATISTIC))
+    numbers = [node for node in own if node.op not in (Op.OPERAND, Op.STATISTIC) and node.name not in reduced_names]
+    late = {node.name for node in numbers if any(graph.depends(node.name, each) for each in reduced_names)}
+    assert not any(name in late for node in graph if node.name in bodies for name in node.inputs if name not in reduced_names)
+    return Kernel(
+        name=name,
+        fixed=fixed,
+        uniform=tuple(node for node in graph if node.op is Op.NUMBER and not node.axes and _is_called(graph, node)),
+        loads=loads,
+        before=tuple(node for node in numbers if node.name not in late),
+        sweeps=tuple(sweeps),
+        after=tuple(node for node in numbers if node.name in late),
+        stores=tuple(graph[name] for name in outputs),
+    )
+
+
+def _sweep(graph: Graph, swept: Axis, body: list[Node], reduced: list[Node]) -> Sweep:
+    needed = {name for node in (*body, *reduced) for name in node.inputs}
+    of_swept = [node for node in graph if node.axes and not node.is_tile and swept in node.axes and node.op not in REDUCTIONS]
+    wanted = [node for node in of_swept if any(graph.depends(name, node.name) for name in needed if not graph[name].is_tile)]
+    loads = tuple(node for node in wanted if node.op in (Op.OPERAND, Op.STATISTIC))
+    numbers = tuple(node for node in wanted if node.op is Op.NUMBER)
+    return Sweep(loads, numbers, tuple(body), tuple(reduced))
+
+
+def _is_called(graph: Graph, node: Node) -> bool:
+    return bool(graph.users(node.name)) or node.name in graph.outputs
+
+
+def _feeds(graph: Graph, node: Node, reduction: Node) -> bool:
+    """Whether a pair number is needed to compute a reduction, with no other sum in between."""
+    if node.name in reduction.inputs:
+        return True
+    return any(
+        _feeds(graph, node, graph[name]) for name in reduction.inputs if graph[name].is_tile or graph[name].op is Op.PEAK
+    )
+
+
+def _ready_after(graph: Graph, swept: Axis) -> dict[str, int]:
+    """For each node the sweep after which it is known; -1 before the first. A peak is usable while it runs."""
+    ready: dict[str, int] = {}
+    for node in graph:
+        inputs = [ready[name] for name in node.inputs]
+        latest = max(inputs, default=-1)
+        if node.op in (Op.SUM, Op.CONTRACT):
+            latest += 1
+        elif node.op is Op.NUMBER and not node.is_tile and any(graph[name].op is Op.PEAK for name in node.inputs):
+            latest = max(latest, *(ready[name] + 1 for name in node.inputs if graph[name].op is Op.PEAK))
+        ready[node.name] = latest
+    return ready
+
+
+def _sweep_of(node: Node, ready: dict[str, int]) -> int:
+    return ready[node.name] + 1 if node.op is Op.PEAK else ready[node.name]

@@ -1,0 +1,140 @@
+"""The small functions that Triton kernels call, as text; a module gets those that its kernels use."""
+
+from __future__ import annotations
+
+ALWAYS = '''
+# Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
+_WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def _dot(a, b, acc, PRECISION: tl.constexpr):
+    """a @ b + acc in float32; `acc` may be None."""
+    if _WIDEN:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+               BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+    """[LANES, BLOCK] values of consecutive vectors of WIDTH values; what is not visible reads as 0."""
+    lanes = tl.arange(0, LANES)
+    dims = tl.arange(0, BLOCK)
+    pointers = start + lanes[:, None] * stride + dims[None, :]
+    if MASKED and WIDTH < BLOCK:
+        tile = tl.load(pointers, mask=visible[:, None] & (dims[None, :] < WIDTH), other=0.0)
+    elif MASKED:
+        tile = tl.load(pointers, mask=visible[:, None], other=0.0)
+    elif WIDTH < BLOCK:
+        tile = tl.load(pointers, mask=dims[None, :] < WIDTH, other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile
+
+
+@triton.jit
+def _load_numbers(start, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+    """[LANES] consecutive numbers; what is not visible reads as `other`."""
+    pointers = start + tl.arange(0, LANES)
+    if MASKED:
+        numbers = tl.load(pointers, mask=visible, other=other)
+    else:
+        numbers = tl.load(pointers)
+    return numbers
+
+
+@triton.jit
+def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                BLOCK: tl.constexpr):  # fmt: skip
+    """Write the visible vectors of a [LANES, BLOCK] tile, WIDTH values each, one after the other."""
+    lanes = tl.arange(0, LANES)
+    dims = tl.arange(0, BLOCK)
+    pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+    tl.store(pointers, tile.to(start.dtype.element_ty), mask=visible[:, None] & (dims[None, :] < WIDTH))
+'''
+
+OPTIONAL: dict[str, str] = {
+    "_floor_divide": '''
+@triton.jit
+def _floor_divide(a, b):
+    """a // b rounded down, for b > 0; Triton's own rounds towards 0."""
+    return (a - _modulo(a, b)) // b
+''',
+    "_modulo": '''
+@triton.jit
+def _modulo(a, b):
+    """The remainder of a // b rounded down, for b > 0: never negative."""
+    return ((a % b) + b) % b
+''',
+    "_square": '''
+@triton.jit
+def _square(x):
+    return x * x
+''',
+    "_tanh": '''
+@triton.jit
+def _tanh(x):
+    """Through exp of a number that is never positive, so that nothing overflows."""
+    shrink = tl.exp(-2.0 * tl.abs(x))
+    large = tl.where(x < 0.0, -1.0, 1.0) * (1.0 - shrink) / (1.0 + shrink)
+    squared = x * x  # below 1/8 the first terms of the series are exact to float32
+    small = x * (1.0 - squared * (1.0 / 3.0 - squared * (2.0 / 15.0 - squared * (17.0 / 315.0))))
+    return tl.where(tl.abs(x) < 0.125, small, large)
+''',
+    "_silu": '''
+@triton.jit
+def _silu(x):
+    return x * tl.sigmoid(x)
+''',
+    "_gelu": '''
+@triton.jit
+def _gelu(x):
+    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+''',
+    "_softplus": '''
+@triton.jit
+def _softplus(x):
+    """log(1 + exp(x)) without overflow."""
+    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
+''',
+    "_elu": '''
+@triton.jit
+def _elu(x):
+    return tl.where(x > 0.0, x, tl.exp(tl.minimum(x, 0.0)) - 1.0)
+''',
+    "_sign": '''
+@triton.jit
+def _sign(x):
+    return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, 0.0))
+''',
+    "_power": '''
+@triton.jit
+def _power(base, exponent):
+    """base ^ exponent for base > 0."""
+    return tl.exp2(exponent * tl.log2(base * 1.0))
+''',
+    "_inverse": '''
+@triton.jit
+def _inverse(x):
+    """1 / x, and 0 where x is 0: a row without weights gives 0."""
+    zero = x == 0.0
+    return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, x))
+''',
+    "_log": '''
+@triton.jit
+def _log(x):
+    """The natural logarithm, -inf where x is 0."""
+    positive = x > 0.0
+    return tl.where(positive, tl.log(tl.where(positive, x, 1.0)), float("-inf"))
+''',
+}
+
+_NEEDS = {"_floor_divide": ("_modulo",)}
+
+
+def library(used: set[str]) -> str:
+    """The text of the helpers in `used`, each after those it calls."""
+    wanted = used | {needed for name in used for needed in _NEEDS.get(name, ())}
+    order = sorted(wanted & OPTIONAL.keys(), key=lambda name: (name in _NEEDS, list(OPTIONAL).index(name)))
+    return ALWAYS + "".join("\n" + OPTIONAL[name] for name in order)

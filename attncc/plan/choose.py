@@ -1,0 +1,76 @@
+"""Checked spec → plan: the laws are applied, the pattern is analysed, tile sizes are chosen."""
+
+from __future__ import annotations
+
+from attncc.diagnostics import AttnError, Diagnostic, Label
+from attncc.graph.build import build
+from attncc.graph.ir import Graph
+from attncc.plan.domain import analyse
+from attncc.plan.model import Passes, Plan, Slabs, Tile, Tiles
+from attncc.plan.ranges import Domain
+from attncc.rewrite.algebra import NoDerivative
+from attncc.rewrite.backward import Gradients, differentiate
+from attncc.rewrite.engine import Step, rewrite
+from attncc.rewrite.finish import finish
+from attncc.rewrite.laws import LAWS
+from attncc.spec.expr import Expr
+from attncc.spec.model import Spec
+
+# Measured by compiling for sm_80, sm_90, sm_100 and gfx942: no config spills much, and each target has one without.
+TILES = Tiles(
+    forward=(Tile(128, 64, 8, 3), Tile(128, 64, 4, 3), Tile(64, 64, 4, 3), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
+    backward_rows=(Tile(128, 32, 8, 3), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
+    backward_columns=(Tile(64, 64, 4, 2), Tile(32, 128, 8, 2), Tile(32, 64, 8, 2), Tile(32, 64, 4, 2), Tile(32, 32, 4, 1)),
+)
+SLABS = Slabs(elements=1 << 19, least_rows=32, most_rows=1024)
+
+
+def plan(spec: Spec) -> Plan:
+    """The plan of a spec.
+
+    Raises:
+        AttnError: E301 when the pattern relates no pair, E302 when a weight has no usable derivative.
+    """
+    domain = analyse(spec.pattern)
+    _refuse_empty(spec, domain)
+    dense = build(spec)
+    graph, steps = rewrite(dense, LAWS)
+    gradients = _differentiate(spec, graph)
+    return Plan(
+        spec=spec,
+        domain=domain,
+        steps=(*steps, *_domain_steps(domain)),
+        dense=dense,
+        gpu=_passes(gradients, use_base_two=True),
+        torch=_passes(gradients, use_base_two=False),
+        saved=gradients.saved,
+        reads_delta=gradients.reads_delta,
+        has_lse=gradients.has_lse,
+        tiles=TILES,
+        slabs=SLABS,
+    )
+
+
+def _passes(gradients: Gradients, *, use_base_two: bool) -> Passes:
+    taken: dict[Expr, str] = {}
+    forward = finish(gradients.forward, taken, use_base_two=use_base_two)
+    return Passes(forward, finish(gradients.backward, taken, use_base_two=use_base_two))
+
+
+def _refuse_empty(spec: Spec, domain: Domain) -> None:
+    if all(each.facts.empty for each in domain.classes):
+        label = Label(spec.pattern.span or spec.span, "no query sees any key")
+        help_ = "check the signs: `i` is the query, `j` the key, and `causal` is `j <= i`"
+        raise AttnError(Diagnostic("E301", "the pattern relates no pair", (label,), helps=(help_,)))
+
+
+def _differentiate(spec: Spec, graph: Graph) -> Gradients:
+    try:
+        return differentiate(graph)
+    except NoDerivative as error:
+        label = Label(error.term.span or spec.span, "this part")
+        raise AttnError(Diagnostic("E302", "a weight has no usable derivative", (label,))) from error
+
+
+def _domain_steps(domain: Domain) -> tuple[Step, ...]:
+    return ()

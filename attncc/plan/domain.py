@@ -1,0 +1,134 @@
+"""Index analysis: an affine pattern → head classes with the ranges and facts that its kernels need.
+
+Bounds are found atom by atom (`bounds`), sharpened and put in order by isl (`isl`, `arrange`); where isl's budget of
+operations ends first, the atom-by-atom bounds stand, which are wider but never wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attncc.plan.arrange import Arranger, Samples, drop_contained, samples_for
+from attncc.plan.bounds import Piece, Reach, pieces_of
+from attncc.plan.facts import facts_of
+from attncc.plan.headclasses import conjunction, disjunction, split_heads
+from attncc.plan.isl import Prover
+from attncc.plan.linear import Linear, at_least, term_expr
+from attncc.plan.literals import ALWAYS, All, Any, Literal, Tree, tree_of
+from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
+from attncc.spec.affine import check_affine
+from attncc.spec.expr import Compare, CompareOp, Expr, Name, names_in
+
+BUDGET = 100_000  # isl operations for one pattern: about 0.1 s
+_LENGTHS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS})
+
+
+def analyse(pattern: Expr, budget: int = BUDGET) -> Domain:
+    """The head classes of a pattern that `check_affine` accepts; `budget=0` analyses without isl."""
+    refusal = check_affine(pattern)
+    if refusal is not None:
+        raise ValueError(f"the pattern is not affine: {refusal[1]}")
+    classes = split_heads(pattern, lambda condition: _feasible(condition, budget))
+    return Domain(tuple(_analyse_class(condition, inner, budget // len(classes)) for condition, inner in classes))
+
+
+def _feasible(condition: Expr, budget: int) -> bool:
+    """Whether some head fulfils a condition (True where that is not known)."""
+    prover = _prover(budget // 10, frozenset({Name.HEAD, Name.HEADS}))
+    if prover is None:
+        return True
+    prover.start(1.0)
+    return not prover.empty(tree_of(condition))
+
+
+def _prover(budget: int, parameters: frozenset[Name]) -> Prover | None:
+    return Prover(budget, parameters) if budget > 0 else None
+
+
+def _analyse_class(condition: Expr, pattern: Expr, budget: int) -> HeadClass:
+    tree = tree_of(pattern)
+    prover = _prover(budget, names_in(pattern) & _LENGTHS)
+    samples = samples_for(tree)
+    rows, rows_exact = _sweep(tree, Name.I, Name.J, prover, samples)
+    columns, columns_exact = _sweep(tree, Name.J, Name.I, prover, samples)
+    if prover is not None:
+        prover.start(0.2)
+    return HeadClass(
+        condition,
+        pattern,
+        tuple(_segment(piece, samples) for piece in rows),
+        tuple(_segment(piece, samples) for piece in columns),
+        facts_of(tree, rows, prover, exact=rows_exact and columns_exact),
+    )
+
+
+def _sweep(tree: Tree, fixed: Name, swept: Name, prover: Prover | None, samples: Samples) -> tuple[list[Piece], bool]:
+    """The segments for tiles of `fixed`, and whether isl has seen them all."""
+    pieces = pieces_of(tree, fixed, swept)
+    if prover is not None:
+        prover.start(0.2)
+        pieces = _sharpened(drop_contained(pieces, prover), fixed, swept, prover)
+    exact = prover is not None and not prover.exhausted
+    if prover is not None:
+        prover.start(0.1)
+    arranger = Arranger(tree, fixed, swept, prover, samples)
+    pieces = arranger.arrange(pieces)
+    if prover is not None:
+        prover.start(0.1)
+        pieces = [
+            replace(piece, full=arranger.larger_full(piece.full, prover.full(tree, fixed, swept, piece.touched)))
+            for piece in pieces
+        ]
+    return pieces, exact
+
+
+def _sharpened(pieces: list[Piece], fixed: Name, swept: Name, prover: Prover) -> list[Piece]:
+    """The pieces that touch anything, with the narrowest ends that can be printed."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if prover.empty(piece.tree):
+            continue
+        touched = prover.touched(piece.tree, fixed, swept, piece.touched)
+        found.append(piece if touched is None else replace(piece, touched=touched))
+    return found
+
+
+def _segment(piece: Piece, samples: Samples) -> Segment:
+    full = piece.full if piece.full is not None and _is_worth_a_loop(piece.full, samples) else None
+    return Segment(_interval(piece.touched), None if full is None else _interval(full))
+
+
+def _is_worth_a_loop(full: Reach, samples: Samples) -> bool:
+    """Whether a run can hold two positions (else no tile lies in it), and under a condition worth its text."""
+    if full.low is not None and full.high is not None and at_least(full.low, full.high):
+        return False
+    return full.when == ALWAYS or isinstance(full.when, Literal) or samples.size(full) > 0
+
+
+def _interval(reach: Reach) -> Interval:
+    return Interval(
+        None if reach.low is None else term_expr(reach.low),
+        None if reach.high is None else term_expr(reach.high),
+        _condition(reach.when),
+    )
+
+
+def _condition(tree: Tree) -> Expr:
+    """A tree as an expression."""
+    match tree:
+        case Literal(form=form):
+            return _comparison(form)
+        case All(parts=parts):
+            return conjunction([_condition(part) for part in parts])
+        case Any(parts=parts):
+            return disjunction([_condition(part) for part in parts])
+
+
+def _comparison(form: Linear) -> Expr:
+    """form >= 0 with what is subtracted on the left: `first - g < 0` is written `first < g`."""
+    left = Linear(tuple((atom, -count) for atom, count in form.terms if count < 0), 0)
+    right = Linear(tuple(term for term in form.terms if term[1] > 0), 0)
+    if not left.terms:
+        return Compare(CompareOp.GREATER_EQUAL, term_expr(right), term_expr(Linear((), -form.constant)))
+    op = CompareOp.LESS if form.constant == -1 or not right.terms else CompareOp.LESS_EQUAL
+    return Compare(op, term_expr(left), term_expr(right + (form.constant + (op is CompareOp.LESS))))

@@ -1,0 +1,66 @@
+"""The plan: what will run, with every number decided and no text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from attncc.graph.ir import Graph
+from attncc.plan.ranges import Domain
+from attncc.rewrite.engine import Step
+from attncc.spec.model import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One way to run a kernel: tile sizes in rows and columns, and Triton's warps and pipeline stages."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The tile sizes that each Triton kernel tries on a GPU, largest first; the last one fits everywhere."""
+
+    forward: tuple[Tile, ...]
+    backward_rows: tuple[Tile, ...]
+    backward_columns: tuple[Tile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slabs:
+    """How the torch form cuts rows: so many rows that a slab of scores has about `elements` numbers."""
+
+    elements: int
+    least_rows: int
+    most_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The forward and the backward graph of one target."""
+
+    forward: Graph
+    backward: Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A spec, the laws that were applied, and the decisions that printers carry out.
+
+    `saved` are the row numbers that forward keeps for backward. `gpu` holds exponents in base two, `torch` natural.
+    """
+
+    spec: Spec
+    domain: Domain
+    steps: tuple[Step, ...]
+    dense: Graph = field(repr=False)
+    gpu: Passes = field(repr=False)
+    torch: Passes = field(repr=False)
+    saved: tuple[str, ...]
+    reads_delta: bool
+    has_lse: bool
+    tiles: Tiles
+    slabs: Slabs

@@ -1,0 +1,272 @@
+"""The typed expressions of a checked spec: numbers and predicates of one query-key pair.
+
+Names are resolved, parameters are bound, prelude words are expanded: what remains are the positions i and j, the
+head h, the lengths, dot products of operands, constants and the functions of `functions.FUNCTIONS`. Every later
+stage, and the dense oracle, reads these nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum, auto
+
+from attncc.diagnostics import Span
+
+
+class Type(Enum):
+    """What an expression is."""
+
+    INT = auto()  # a whole number: positions and everything affine in them
+    REAL = auto()  # a real number
+    BOOL = auto()  # a predicate
+
+
+class Name(Enum):
+    """The symbols that an expression may read; the value is how a spec writes them."""
+
+    I = "i"  # absolute position of the query  # noqa: E741
+    J = "j"  # absolute position of the key
+    HEAD = "h"  # query head
+    HEADS = "H"  # number of query heads
+    QUERIES = "n"  # number of query rows in the call
+    KEYS = "m"  # number of key rows in the call, hidden ones included
+    WIDTH = "d"  # width of q and k
+    VALUE_WIDTH = "e"  # width of v
+    VALID = "valid"  # number of keys that kv_lengths leaves visible (m without it)
+    COUNT = "count"  # number of keys related to this query
+    SCALE = "scale"  # the caller's scale, 1/sqrt(d) by default
+    SCORE = "score"  # the value of the score field for this pair
+    ROWS = "rows"  # the sum of the row's weights (normalize only)
+    FIRST = "first"  # absolute position of a tile's first row or column (bounds only, made by planning)
+    LAST = "last"  # absolute position of a tile's last row or column (bounds only, made by planning)
+
+
+INTEGER_NAMES = frozenset(
+    {Name.I, Name.J, Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS, Name.WIDTH, Name.VALUE_WIDTH, Name.VALID, Name.COUNT, Name.FIRST, Name.LAST}
+)
+
+
+class BinaryOp(Enum):
+    """Arithmetic; the value is how a spec writes it. // and % are the floor forms."""
+
+    ADD = "+"
+    SUBTRACT = "-"
+    MULTIPLY = "*"
+    DIVIDE = "/"
+    FLOOR_DIVIDE = "//"
+    MODULO = "%"
+    POWER = "^"
+
+
+class CompareOp(Enum):
+    """Comparisons of two numbers."""
+
+    LESS = "<"
+    LESS_EQUAL = "<="
+    GREATER = ">"
+    GREATER_EQUAL = ">="
+    EQUAL = "=="
+    NOT_EQUAL = "!="
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A node; `span` is where it was written and takes no part in equality."""
+
+    span: Span | None = field(default=None, compare=False, repr=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    """A number or a truth value; `type_of` tells which by the Python type."""
+
+    value: int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol(Expr):
+    """A position, a length, or one of the row quantities."""
+
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(Expr):
+    """The dot product of a row operand (at i) and a column operand (at j) over their features."""
+
+    row: str
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Expr):
+    """Arithmetic on two numbers."""
+
+    op: BinaryOp
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Negate(Expr):
+    """-x"""
+
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expr):
+    """A scalar function of `functions.FUNCTIONS`."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Expr):
+    """A comparison; chains have been split into conjunctions."""
+
+    op: CompareOp
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class And(Expr):
+    """Every operand holds; no operand means true."""
+
+    operands: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Expr):
+    """Some operand holds; no operand means false."""
+
+    operands: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Expr):
+    """The operand does not hold."""
+
+    operand: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    """`condition ? then : otherwise`, of numbers or of predicates."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Indicator(Expr):
+    """`[p]`: 1 where the predicate holds, else 0 (an integer)."""
+
+    predicate: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Expr):
+    """`[c0, c1, …][index]`: a constant chosen by an integer expression of h."""
+
+    values: tuple[int | float, ...]
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class RowSum(Expr):
+    """`rows(w)`: the sum of another weight over the same related keys (normalize only)."""
+
+    weight: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Local(Expr):
+    """A quantity that a later stage has named: a node of the graph."""
+
+    name: str
+
+
+TRUE = Const(True)
+FALSE = Const(False)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The expressions directly inside `expr`, in source order."""
+    found: list[Expr] = []
+    for each in fields(expr):
+        value = getattr(expr, each.name)
+        if isinstance(value, Expr):
+            found.append(value)
+        elif isinstance(value, tuple):
+            found += [item for item in value if isinstance(item, Expr)]
+    return tuple(found)
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """`expr` and everything inside it, outermost first."""
+    yield expr
+    for child in children(expr):
+        yield from walk(child)
+
+
+def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """`expr` with `change` applied to each direct child."""
+    updates: dict[str, object] = {}
+    for each in fields(expr):
+        value = getattr(expr, each.name)
+        if isinstance(value, Expr):
+            updates[each.name] = change(value)
+        elif isinstance(value, tuple) and any(isinstance(item, Expr) for item in value):
+            updates[each.name] = tuple(change(item) if isinstance(item, Expr) else item for item in value)
+    return replace(expr, **updates) if updates else expr  # type: ignore[arg-type]
+
+
+def substitute(expr: Expr, mapping: dict[Expr, Expr]) -> Expr:
+    """`expr` with every node that equals a key of `mapping` replaced by its value (values are not revisited)."""
+    if expr in mapping:
+        return mapping[expr]
+    return rebuild(expr, lambda child: substitute(child, mapping))
+
+
+def names_in(expr: Expr) -> frozenset[Name]:
+    """The symbols that `expr` reads."""
+    return frozenset(node.name for node in walk(expr) if isinstance(node, Symbol))
+
+
+def dots_in(expr: Expr) -> tuple[Dot, ...]:
+    """The distinct dot products in `expr`, in order of appearance."""
+    return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Dot)))
+
+
+def type_of(expr: Expr) -> Type:
+    """The type of a well-typed expression."""
+    match expr:
+        case Const(value=bool()) | Compare() | And() | Or() | Not():
+            return Type.BOOL
+        case Const(value=int()) | Indicator():
+            return Type.INT
+        case Symbol(name=name):
+            return Type.INT if name in INTEGER_NAMES else Type.REAL
+        case Binary(op=BinaryOp.DIVIDE):
+            return Type.REAL
+        case Binary(op=BinaryOp.POWER, left=left, right=right):
+            whole = type_of(left) is Type.INT and isinstance(right, Const) and isinstance(right.value, int) and right.value >= 0
+            return Type.INT if whole else Type.REAL
+        case Binary(left=left, right=right) | Select(then=left, otherwise=right):
+            kinds = {type_of(left), type_of(right)}
+            return kinds.pop() if len(kinds) == 1 else Type.REAL
+        case Negate(operand=operand):
+            return type_of(operand)
+        case Table(values=values):
+            return Type.INT if all(isinstance(value, int) for value in values) else Type.REAL
+        case Call(function="floor"):
+            return Type.INT
+        case Call(function="abs" | "min" | "max" | "clip", arguments=arguments):
+            return Type.INT if all(type_of(each) is Type.INT for each in arguments) else Type.REAL
+        case _:
+            return Type.REAL

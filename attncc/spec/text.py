@@ -1,0 +1,84 @@
+"""Expressions → the text that a spec would write, with the fewest brackets."""
+
+from __future__ import annotations
+
+from attncc.spec.expr import (
+    And,
+    Binary,
+    BinaryOp,
+    Call,
+    Compare,
+    Const,
+    Dot,
+    Expr,
+    Indicator,
+    Local,
+    Negate,
+    Not,
+    Or,
+    RowSum,
+    Select,
+    Symbol,
+    Table,
+)
+
+_TERNARY, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(10)
+_PRECEDENCE = {BinaryOp.ADD: _SUM, BinaryOp.SUBTRACT: _SUM, BinaryOp.POWER: _POWER}
+
+
+def text(expr: Expr) -> str:
+    """The expression in the language's own syntax."""
+    return _write(expr, _TERNARY)
+
+
+def number(value: int | float | bool) -> str:
+    """A constant as short as it can be without losing bits."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else repr(value)
+
+
+def _write(expr: Expr, context: int) -> str:
+    level, written = _written(expr)
+    return f"({written})" if level < context else written
+
+
+def _written(expr: Expr) -> tuple[int, str]:
+    match expr:
+        case Const(value=value):
+            negative = not isinstance(value, bool) and value < 0
+            return _UNARY if negative else _ATOM, number(value)
+        case Symbol(name=name):
+            return _ATOM, name.value
+        case Local(name=local):
+            return _ATOM, local
+        case Dot(row=row, column=column):
+            return _ATOM, f"dot({row}, {column})"
+        case Negate(operand=operand):
+            return _UNARY, f"-{_write(operand, _UNARY)}"
+        case Binary(op=BinaryOp.POWER, left=left, right=right):
+            return _POWER, f"{_write(left, _ATOM)}^{_write(right, _UNARY)}"
+        case Binary(op=op, left=left, right=right):
+            level = _PRECEDENCE.get(op, _PRODUCT)
+            return level, f"{_write(left, level)} {op.value} {_write(right, level + 1)}"
+        case Compare(op=compare, left=left, right=right):
+            return _COMPARE, f"{_write(left, _SUM)} {compare.value} {_write(right, _SUM)}"
+        case And(operands=operands):
+            return _AND, " & ".join(_write(each, _NOT) for each in operands) or "true"
+        case Or(operands=operands):
+            return _OR, " | ".join(_write(each, _AND) for each in operands) or "false"
+        case Not(operand=operand):
+            return _NOT, f"!{_write(operand, _NOT)}"
+        case Select(condition=condition, then=then, otherwise=otherwise):
+            parts = (_write(condition, _OR), _write(then, _TERNARY), _write(otherwise, _TERNARY))
+            return _TERNARY, "{} ? {} : {}".format(*parts)
+        case Indicator(predicate=predicate):
+            return _ATOM, f"[{text(predicate)}]"
+        case Table(values=values, index=index):
+            return _ATOM, f"[{', '.join(map(number, values))}][{text(index)}]"
+        case RowSum(weight=weight):
+            return _ATOM, f"rows({text(weight)})"
+        case Call(function=function, arguments=arguments):
+            return _ATOM, f"{function}({', '.join(map(text, arguments))})"
+        case _:
+            raise TypeError(f"no text for {type(expr).__name__}")
