@@ -29,6 +29,7 @@ from attncc.spec.expr import (
     Table,
     Type,
     type_of,
+    walk,
 )
 
 _LOOSE, _OR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(9)
@@ -59,7 +60,7 @@ class Dialect:
     modulo: str = "{0} % {1}"
     helpers: Mapping[str, str] = field(default_factory=dict)
     infinity: str = 'float("inf")'
-    reals: bool = False  # whether whole constants are written as reals
+    table: str = ""  # how a list of constants is indexed; empty: by nested choices
 
 
 TRITON = Dialect(
@@ -120,6 +121,8 @@ TORCH = Dialect(
     select="torch.where({0}, {1}, {2})",
     power="{0} ** {1}",
     helpers={"min": "_minimum", "max": "_maximum", "clip": "_minimum"},
+    infinity="torch.inf",
+    table="_entry({0}, {1})",
 )
 
 HOST = Dialect(
@@ -151,6 +154,7 @@ class Writer:
         symbol: the text of a position, length or other name.
         local: the text of a node's value, broadcast to where it is read.
         never_negative: whether an integer expression is proven >= 0, so that // and % need no floor form.
+        host: writes what reads neither positions, heads nor nodes, and is therefore a plain Python number.
     """
 
     def __init__(
@@ -159,15 +163,19 @@ class Writer:
         symbol: Callable[[Name], str],
         local: Callable[[str], str],
         never_negative: Callable[[Expr], bool] = lambda _: False,
+        host: Writer | None = None,
     ) -> None:
         self.dialect = dialect
         self.symbol = symbol
         self.local = local
         self.never_negative = never_negative
+        self.host = host
         self.used: set[str] = set()  # helpers that the written text calls
 
     def write(self, expr: Expr, context: int = _LOOSE) -> str:
         """The text of `expr`, bracketed where `context` binds tighter."""
+        if self.host is not None and _is_plain_number(expr):
+            return self.host.write(expr, context)
         level, written = self._written(expr)
         return f"({written})" if level < context else written
 
@@ -195,9 +203,9 @@ class Writer:
                 both = Or((And((condition, then)), And((negated(condition), otherwise))))
                 return self._written(both)
             case Select(condition=condition, then=then, otherwise=otherwise):
-                return _ATOM, self.dialect.select.format(self.write(condition), self._real(then), self._real(otherwise))
+                return _ATOM, self._select(condition, self._real(then), self._real(otherwise))
             case Indicator(predicate=predicate):
-                return _ATOM, self.dialect.select.format(self.write(predicate), "1", "0")
+                return _ATOM, self._select(predicate, "1", "0")
             case Table(values=values, index=index):
                 return self._table(values, index)
             case Call(function=function, arguments=arguments):
@@ -208,8 +216,16 @@ class Writer:
     def _constant(self, value: int | float | bool) -> tuple[int, str]:
         if isinstance(value, float) and value in (float("inf"), -float("inf")):
             text = self.dialect.infinity
-            return (_ATOM, text) if value > 0 else (_UNARY, text.replace('"inf"', '"-inf"'))
+            negative = text.replace('"inf"', '"-inf"') if '"' in text else f"-{text}"
+            return (_ATOM, text) if value > 0 else (_UNARY, negative)
         return (_UNARY if not isinstance(value, bool) and value < 0 else _ATOM), repr(value)
+
+    def _select(self, condition: Expr, then: str, otherwise: str) -> str:
+        template = self.dialect.select
+        if template.startswith("torch.where"):  # takes no Python numbers on both sides, nor a Python condition
+            self.used.add("_where")
+            template = "_where({0}, {1}, {2})"
+        return template.format(self.write(condition), then, otherwise)
 
     def _real(self, expr: Expr) -> str:
         """Branches of a choice between numbers are written as reals when they are constants."""
@@ -242,6 +258,8 @@ class Writer:
         match right:
             case Const(value=int(value)) if 2 <= value <= 4 and isinstance(left, Local | Symbol):
                 return _PRODUCT, " * ".join([self.write(left, _UNARY)] * value)
+            case Const(value=int()) if not self.dialect.power.startswith("_"):
+                pass
             case Const(value=2):
                 self.used.add("_square")
                 return _ATOM, f"_square({self.write(left)})"
@@ -267,6 +285,10 @@ class Writer:
         return _COMPARE, f"{self.write(left, _SUM)} {op.value} {self.write(right, _SUM)}"
 
     def _table(self, values: tuple[int | float, ...], index: Expr) -> tuple[int, str]:
+        if self.dialect.table:
+            self.used.add("_entry")
+            listed = ", ".join(self._constant(value)[1] for value in values)
+            return _ATOM, self.dialect.table.format(f"({listed},)", self.write(index))
         text = self._constant(values[-1])[1]
         at = self.write(index, _SUM)
         for position in range(len(values) - 2, -1, -1):
@@ -286,6 +308,17 @@ class Writer:
                 text = template.format(text, each)
             return _ATOM, text
         return _ATOM, template.format(*written)
+
+
+_PLAIN_NAMES = frozenset({Name.HEADS, Name.QUERIES, Name.KEYS, Name.WIDTH, Name.VALUE_WIDTH, Name.SCALE})
+
+
+def _is_plain_number(expr: Expr) -> bool:
+    """Whether an expression is a Python number at run time (a predicate or a constant needs no such care)."""
+    if isinstance(expr, Const | Symbol) or type_of(expr) is Type.BOOL:
+        return False
+    leaves = [node for node in walk(expr) if isinstance(node, Symbol | Local)]
+    return all(isinstance(leaf, Symbol) and leaf.name in _PLAIN_NAMES for leaf in leaves)
 
 
 def negated(predicate: Expr) -> Expr:

@@ -49,6 +49,7 @@ class Kernel:
     before: tuple[Node, ...]  # numbers of the fixed axis that the sweeps read
     sweeps: tuple[Sweep, ...]
     after: tuple[Node, ...]  # numbers and vectors of the fixed axis, after the last sweep
+    at_last: tuple[Node, ...]  # what is left to do to results of the swept axis, when every tile has added to them
     stores: tuple[Node, ...]
 
     @property
@@ -72,7 +73,7 @@ class Kernel:
 
 
 def schedule(name: str, graph: Graph, fixed: Axis, outputs: tuple[str, ...]) -> Kernel:
-    """The kernel that computes `outputs`, all of them indexed by the fixed axis."""
+    """The kernel that computes `outputs`: by tiles of the fixed axis, or added up over them for those of the other."""
     graph = Graph(graph, outputs)
     swept = Axis.COLUMN if fixed is Axis.ROW else Axis.ROW
     ready = _ready_after(graph, swept)
@@ -98,6 +99,7 @@ def schedule(name: str, graph: Graph, fixed: Axis, outputs: tuple[str, ...]) -> 
         before=tuple(node for node in numbers if node.name not in late),
         sweeps=tuple(sweeps),
         after=tuple(node for node in numbers if node.name in late),
+        at_last=tuple(node for node in graph if swept in node.axes and node.op is Op.MULTIPLY),
         stores=tuple(graph[name] for name in outputs),
     )
 
@@ -105,6 +107,7 @@ def schedule(name: str, graph: Graph, fixed: Axis, outputs: tuple[str, ...]) -> 
 def _sweep(graph: Graph, swept: Axis, body: list[Node], reduced: list[Node]) -> Sweep:
     needed = {name for node in (*body, *reduced) for name in node.inputs}
     of_swept = [node for node in graph if node.axes and not node.is_tile and swept in node.axes and node.op not in REDUCTIONS]
+    of_swept = [node for node in of_swept if node.op is not Op.MULTIPLY]
     wanted = [node for node in of_swept if any(graph.depends(name, node.name) for name in needed if not graph[name].is_tile)]
     loads = tuple(node for node in wanted if node.op in (Op.OPERAND, Op.STATISTIC))
     numbers = tuple(node for node in wanted if node.op is Op.NUMBER)

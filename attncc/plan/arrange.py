@@ -6,100 +6,23 @@ a handful of sample tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import reduce
 from itertools import combinations
 
-from attncc.plan.bounds import Piece, Reach, at_least_tree, hull, is_some, plain_union, reach_tree
+from attncc.plan.bounds import Piece
 from attncc.plan.isl import Prover
-from attncc.plan.linear import Linear, Quotient, Remainder, Term, at_least, extreme, term_at, value_at, variable
-from attncc.plan.literals import NEVER, All, Any, Literal, Tree, any_of, negated
+from attncc.plan.linear import variable
+from attncc.plan.literals import ALWAYS, NEVER, Literal, Tree, any_of, negated, tree_size
+from attncc.plan.reach import Reach, at_least_tree, hull, is_some, plain_union, reach_tree
+from attncc.plan.samples import Samples, cost
+from attncc.plan.terms import Term, at_least, extreme, size_of
 from attncc.spec.expr import Name
 
 MOST_SEGMENTS = 4
-_HALF_MASKED = 0.5  # what a masked position costs above an unmasked one, for choosing only
-_FAR = 10**12
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Tiles at which arrangements are compared: their symbols, and the swept positions that exist."""
-
-    tiles: tuple[dict[Name, int], ...]
-    length: int
-
-    def cost(self, pieces: Iterable[Piece]) -> float:
-        """Positions swept, those without a mask counting less."""
-        return sum(_cost_at(pieces, values, self.length) for values in self.tiles)
-
-    def size(self, reach: Reach | None) -> int:
-        """Positions in an interval."""
-        if reach is None:
-            return 0
-        return sum(_length(_clipped(reach, values, self.length)) for values in self.tiles)
-
-
-def samples_for(tree: Tree) -> Samples:
-    """Tiles spread over a call several times longer than every constant of the pattern."""
-    unit = max([256, *_constants(tree)])
-    length = 8 * unit
-    starts = [int(length * part) for part in (0, 0.118, 0.373, 0.534, 0.791)]
-    call = {Name.HEAD: 1, Name.HEADS: 8, Name.QUERIES: length, Name.KEYS: length}
-    tiles = tuple({Name.FIRST: start, Name.LAST: start + size - 1, **call} for start in starts for size in (16, 128))
-    return Samples(tiles, length)
-
-
-def _constants(tree: Tree) -> Iterator[int]:
-    if isinstance(tree, Literal):
-        yield from _numbers(tree.form)
-    else:
-        for part in tree.parts:
-            yield from _constants(part)
-
-
-def _numbers(form: Linear) -> Iterator[int]:
-    yield abs(form.constant)
-    for atom, _ in form.terms:
-        if isinstance(atom, Quotient | Remainder):
-            yield atom.divisor
-            yield from _numbers(atom.numerator)
-
-
-def holds(tree: Tree, values: dict[Name, int]) -> bool:
-    """Whether the tree holds for given symbols."""
-    match tree:
-        case Literal(form=form):
-            return value_at(form, values) >= 0
-        case All(parts=parts):
-            return all(holds(part, values) for part in parts)
-        case Any(parts=parts):
-            return any(holds(part, values) for part in parts)
-
-
-def _clipped(reach: Reach, values: dict[Name, int], length: int) -> tuple[int, int]:
-    if not holds(reach.when, values):
-        return 0, -1
-    low = 0 if reach.low is None else max(0, term_at(reach.low, values))
-    high = length - 1 if reach.high is None else min(length - 1, term_at(reach.high, values))
-    return low, high
-
-
-def _length(interval: tuple[int, int]) -> int:
-    return max(0, interval[1] - interval[0] + 1)
-
-
-def _cost_at(pieces: Iterable[Piece], values: dict[Name, int], length: int) -> float:
-    total, start = 0.0, 0
-    for piece in pieces:
-        low, high = _clipped(piece.touched, values, length)
-        low = max(low, start)
-        if low > high:
-            continue
-        start = high + 1
-        whole = (0, -1) if piece.full is None else _clipped(piece.full, values, length)
-        unmasked = _length((max(low, whole[0]), min(high, whole[1])))
-        total += unmasked + (1 + _HALF_MASKED) * (high - low + 1 - unmasked)
-    return total
+_MOST_TRIED = 7  # pieces of which all pairs are tried
+_MOST_PROVEN = 4  # pairs for which a merge is carried out before the best one is taken
+_LONGEST_END = 6  # forms in an end of a segment
 
 
 class Arranger:
@@ -114,31 +37,60 @@ class Arranger:
 
     def arrange(self, pieces: list[Piece]) -> list[Piece]:
         """At most `MOST_SEGMENTS` pieces in a safe order: pairs are merged while that costs nothing."""
-        best = self._in_order(pieces)
-        cost = self._samples.cost(best)
+        best = self._reduced(pieces)
         while len(best) > 1:
-            forced = len(best) > MOST_SEGMENTS
-            choice = self._best_merge(best, limit=None if forced else cost)
-            if choice is None:
+            merged = self._merged(best, forced=len(best) > MOST_SEGMENTS)
+            if merged is None:
                 break
-            best, cost = choice
+            best = merged
+        return self._in_order(best)
+
+    def _reduced(self, pieces: list[Piece]) -> list[Piece]:
+        """Pieces of one interval joined; then, while there are too many to try all pairs, neighbours."""
+        groups: dict[Reach, list[Piece]] = {}
+        for piece in pieces:
+            groups.setdefault(piece.touched, []).append(piece)
+        found = [reduce(self._join, group) for group in groups.values()]
+        found.sort(key=lambda piece: self._samples.profile(piece).typical)
+        while len(found) > _MOST_TRIED:
+            profiles = [self._samples.profile(piece) for piece in found]
+            trials = [
+                (cost([*profiles[:at], profiles[at].around(profiles[at + 1]), *profiles[at + 2 :]]), at)
+                for at in range(len(found) - 1)
+            ]
+            _, at = min(trials)
+            found[at : at + 2] = [self._join(found[at], found[at + 1])]
+        return found
+
+    def _merged(self, pieces: list[Piece], *, forced: bool) -> list[Piece] | None:
+        """The best list with two pieces merged; None if each costs more than the list as it is."""
+        profiles = [self._samples.profile(piece) for piece in pieces]
+        trials: list[tuple[float, int, int]] = []
+        for one, other in combinations(range(len(pieces)), 2):
+            rest = [profile for index, profile in enumerate(profiles) if index not in (one, other)]
+            hoped = sorted([*rest, profiles[one].around(profiles[other])], key=lambda profile: profile.typical)
+            trials.append((cost(hoped), one, other))
+        best, limit = None, self._cost(pieces)
+        if forced:
+            limit = float("inf")
+        # what is hoped of full runs and of the order has to be proven: only the most promising pairs are tried
+        for hope, one, other in sorted(trials)[:_MOST_PROVEN]:
+            if hope > limit or (best is not None and hope == limit):
+                break
+            rest_pieces = [piece for index, piece in enumerate(pieces) if index not in (one, other)]
+            merged = [*rest_pieces, self._join(pieces[one], pieces[other])]
+            found = self._cost(merged)
+            if found <= limit:
+                best, limit = merged, found
         return best
 
-    def _best_merge(self, pieces: list[Piece], limit: float | None) -> tuple[list[Piece], float] | None:
-        found: tuple[list[Piece], float] | None = None
-        for one, other in combinations(pieces, 2):
-            rest = [piece for piece in pieces if piece is not one and piece is not other]
-            # the hopeful form first: its full interval costs a proof
-            fulls = [full for full in (one.full, other.full) if full is not None]
-            hopeful = Piece(any_of((one.tree, other.tree)), hull((one.touched, other.touched)), _hull(fulls))
-            bound = limit if found is None else found[1]
-            if bound is not None and self._samples.cost(self._in_order([*rest, hopeful])) > bound:
-                continue
-            merged = self._in_order([*rest, replace(hopeful, full=self._joined_full(fulls))])
-            cost = self._samples.cost(merged)
-            if (limit is None or cost <= limit) and (found is None or cost < found[1]):
-                found = merged, cost
-        return found
+    def _cost(self, pieces: list[Piece]) -> float:
+        return cost(map(self._samples.profile, self._in_order(pieces)))
+
+    def _join(self, one: Piece, other: Piece) -> Piece:
+        fulls = [full for full in (one.full, other.full) if full is not None]
+        touched = bounded(hull((one.touched, other.touched)))
+        return Piece(any_of((one.tree, other.tree)), touched, self._joined_full(fulls))
 
     def _joined_full(self, fulls: list[Reach]) -> Reach | None:
         """The run around both if every lane is related to all of it, else the larger one."""
@@ -164,23 +116,16 @@ class Arranger:
         return other if self._samples.size(other) > self._samples.size(one) else one
 
     def _in_order(self, pieces: list[Piece]) -> list[Piece]:
-        ordered = sorted(pieces, key=self._typical_ends)
+        ordered = sorted(pieces, key=lambda piece: self._samples.profile(piece).typical)
         # from the back: a piece that is not proven to start before a later one is made to
         for index in range(len(ordered) - 2, -1, -1):
             piece = ordered[index]
             for later in ordered[index + 1 :]:
                 if not self._starts_before(piece.touched, later.touched):
                     low = _lower(piece.touched.low, later.touched.low)
-                    piece = replace(piece, touched=replace(piece.touched, low=low))
+                    piece = replace(piece, touched=bounded(replace(piece.touched, low=low)))
             ordered[index] = piece
         return ordered
-
-    def _typical_ends(self, piece: Piece) -> tuple[float, float]:
-        reach = piece.touched
-        tiles = [values for values in self._samples.tiles if holds(reach.when, values)] or list(self._samples.tiles)
-        low = sum(-_FAR if reach.low is None else term_at(reach.low, values) for values in tiles) / len(tiles)
-        high = sum(_FAR if reach.high is None else term_at(reach.high, values) for values in tiles) / len(tiles)
-        return low, high
 
     def _starts_before(self, one: Reach, other: Reach) -> bool:
         if (one, other) not in self._ordered:
@@ -203,8 +148,12 @@ def _lower(one: Term | None, other: Term | None) -> Term | None:
     return None if one is None or other is None else extreme(False, (one, other))
 
 
-def _hull(fulls: list[Reach]) -> Reach | None:
-    return hull(fulls) if fulls else None
+def bounded(touched: Reach) -> Reach:
+    """The interval, opened on a side whose end has become too long a text (conditions likewise)."""
+    low = touched.low if touched.low is None or size_of(touched.low) <= _LONGEST_END else None
+    high = touched.high if touched.high is None or size_of(touched.high) <= _LONGEST_END else None
+    when = touched.when if tree_size(touched.when) <= _LONGEST_END else ALWAYS
+    return Reach(low, high, when)
 
 
 def drop_contained(pieces: list[Piece], prover: Prover) -> list[Piece]:

@@ -7,7 +7,6 @@ for `touched`, towards fewer for `full`. So the result is always sound, and tigh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -15,9 +14,6 @@ from attncc.plan.linear import (
     Linear,
     Quotient,
     Remainder,
-    Term,
-    at_least,
-    extreme,
     linear,
     names_of,
     names_read,
@@ -27,21 +23,14 @@ from attncc.plan.linear import (
     variable,
 )
 from attncc.plan.literals import ALWAYS, NEVER, All, Any, Literal, Tree, all_of, any_of, conjunctions, literal, negated
+from attncc.plan.reach import Reach, hull, plain_union
+from attncc.plan.terms import Term, extreme
 from attncc.spec.expr import Name
 
 FIRST, LAST = variable(Name.FIRST), variable(Name.LAST)
 MOST_PIECES = 16  # beyond this many disjuncts a conjunction is bounded part by part
 _MOST_SUMMED = 8  # literals of a conjunction that are added in pairs
 _MOST_ENDS = 3  # bounds of the fixed axis that are tried against each bound of the swept one
-
-
-@dataclass(frozen=True)
-class Reach:
-    """The positions low … high (None: unbounded), if `when` holds; the terms and `when` read first and last."""
-
-    low: Term | None
-    high: Term | None
-    when: Tree = ALWAYS
 
 
 @dataclass(frozen=True)
@@ -267,38 +256,6 @@ def _meet(reaches: list[Reach]) -> Reach:
     )
 
 
-def hull(reaches: Iterable[Reach]) -> Reach:
-    """One interval around all of them."""
-    found = list(reaches)
-    lows = [reach.low for reach in found if reach.low is not None]
-    highs = [reach.high for reach in found if reach.high is not None]
-    return Reach(
-        extreme(False, lows) if len(lows) == len(found) else None,
-        extreme(True, highs) if len(highs) == len(found) else None,
-        any_of(reach.when for reach in found),
-    )
-
-
-def plain_union(one: Reach, other: Reach) -> Reach | None:
-    """The union where it is plainly one interval: both are unbounded on the same side, or one contains the other."""
-    if one.when != other.when:
-        return None
-    if (one.low is None and other.low is None) or (one.high is None and other.high is None):
-        return hull((one, other))
-    for inner, outer in ((one, other), (other, one)):
-        if _reaches_below(outer.low, inner.low) and _reaches_above(outer.high, inner.high):
-            return outer
-    return None
-
-
-def _reaches_below(outer: Term | None, inner: Term | None) -> bool:
-    return outer is None or (inner is not None and at_least(inner, outer))
-
-
-def _reaches_above(outer: Term | None, inner: Term | None) -> bool:
-    return outer is None or (inner is not None and at_least(outer, inner))
-
-
 def _hull_of_all(pieces: list[Piece]) -> Piece:
     total = pieces[0]
     for piece in pieces[1:]:
@@ -312,33 +269,3 @@ def _hull_of_all(pieces: list[Piece]) -> Piece:
 
 def _openness(reach: Reach) -> int:
     return (reach.when == ALWAYS) + (reach.low is None) + (reach.high is None)
-
-
-def reach_tree(reach: Reach, swept: Name) -> Tree:
-    """The interval as a predicate of the swept position."""
-    here = variable(swept)
-    parts = [reach.when]
-    if reach.low is not None:
-        parts.append(at_least_tree(here, reach.low))
-    if reach.high is not None:
-        parts.append(at_least_tree(reach.high, here))
-    return all_of(parts)
-
-
-def at_least_tree(left: Term, right: Term) -> Tree:
-    """left >= right as a predicate."""
-    if isinstance(left, Linear) and isinstance(right, Linear):
-        return literal(left - right)
-    if isinstance(left, Linear):
-        assert not isinstance(right, Linear)
-        parts = [at_least_tree(left, part) for part in right.parts]
-        return all_of(parts) if right.largest else any_of(parts)
-    parts = [at_least_tree(part, right) for part in left.parts]
-    return any_of(parts) if left.largest else all_of(parts)
-
-
-def is_some(reach: Reach) -> Tree:
-    """Whether the interval has any position in it."""
-    if reach.low is None or reach.high is None:
-        return reach.when
-    return all_of((reach.when, at_least_tree(reach.high, reach.low)))

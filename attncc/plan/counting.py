@@ -131,7 +131,7 @@ def tile_ranges(
     block: int,
     values: Mapping[Name, int] | None = None,
 ) -> list[Tiles]:
-    """What a kernel visits for one tile: (start, end, full start, full end) of each segment, in tiles of the swept axis.
+    """What a kernel visits for one tile: (start, end, full start, full end) of each segment, in swept tiles.
 
     The tile holds the positions first … last. The swept axis has the positions low_limit … high_limit - 1, and tile t
     of it starts at position low_limit + t * block. Tiles start … end - 1 are visited, and of these full start …

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attncc.plan.arrange import Arranger, Samples, drop_contained, samples_for
-from attncc.plan.bounds import Piece, Reach, pieces_of
+from attncc.plan.arrange import Arranger, drop_contained
+from attncc.plan.bounds import Piece, pieces_of
 from attncc.plan.facts import facts_of
 from attncc.plan.headclasses import conjunction, disjunction, split_heads
 from attncc.plan.isl import Prover
-from attncc.plan.linear import Linear, at_least, term_expr
-from attncc.plan.literals import ALWAYS, All, Any, Literal, Tree, tree_of
+from attncc.plan.linear import Linear
+from attncc.plan.literals import ALWAYS, All, Any, Literal, Tree
+from attncc.plan.predicates import tree_of
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
+from attncc.plan.reach import Reach
+from attncc.plan.samples import Samples
+from attncc.plan.terms import at_least, term_expr
 from attncc.spec.affine import check_affine
 from attncc.spec.expr import Compare, CompareOp, Expr, Name, names_in
 
 BUDGET = 100_000  # isl operations for one pattern: about 0.1 s
+_LEAST = 8_000  # what each of many head classes may spend
 _LENGTHS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS})
 
 
@@ -29,7 +34,8 @@ def analyse(pattern: Expr, budget: int = BUDGET) -> Domain:
     if refusal is not None:
         raise ValueError(f"the pattern is not affine: {refusal[1]}")
     classes = split_heads(pattern, lambda condition: _feasible(condition, budget))
-    return Domain(tuple(_analyse_class(condition, inner, budget // len(classes)) for condition, inner in classes))
+    share = max(budget // len(classes), min(budget, _LEAST))
+    return Domain(tuple(_analyse_class(condition, inner, share) for condition, inner in classes))
 
 
 def _feasible(condition: Expr, budget: int) -> bool:
@@ -48,11 +54,11 @@ def _prover(budget: int, parameters: frozenset[Name]) -> Prover | None:
 def _analyse_class(condition: Expr, pattern: Expr, budget: int) -> HeadClass:
     tree = tree_of(pattern)
     prover = _prover(budget, names_in(pattern) & _LENGTHS)
-    samples = samples_for(tree)
+    samples = Samples(tree)
     rows, rows_exact = _sweep(tree, Name.I, Name.J, prover, samples)
     columns, columns_exact = _sweep(tree, Name.J, Name.I, prover, samples)
     if prover is not None:
-        prover.start(0.2)
+        prover.start(0.12)
     return HeadClass(
         condition,
         pattern,
@@ -66,15 +72,15 @@ def _sweep(tree: Tree, fixed: Name, swept: Name, prover: Prover | None, samples:
     """The segments for tiles of `fixed`, and whether isl has seen them all."""
     pieces = pieces_of(tree, fixed, swept)
     if prover is not None:
-        prover.start(0.2)
+        prover.start(0.12)
         pieces = _sharpened(drop_contained(pieces, prover), fixed, swept, prover)
     exact = prover is not None and not prover.exhausted
     if prover is not None:
-        prover.start(0.1)
+        prover.start(0.06)
     arranger = Arranger(tree, fixed, swept, prover, samples)
     pieces = arranger.arrange(pieces)
     if prover is not None:
-        prover.start(0.1)
+        prover.start(0.06)
         pieces = [
             replace(piece, full=arranger.larger_full(piece.full, prover.full(tree, fixed, swept, piece.touched)))
             for piece in pieces

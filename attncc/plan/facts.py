@@ -7,22 +7,13 @@ from math import gcd, lcm
 
 from attncc.plan.bounds import Piece
 from attncc.plan.isl import Prover
-from attncc.plan.linear import (
-    Extreme,
-    Linear,
-    Quotient,
-    Remainder,
-    Term,
-    substitute_names,
-    value_range,
-    variable,
-    with_remainders,
-)
+from attncc.plan.linear import Linear, Quotient, Remainder, substitute_names, value_range, variable, with_remainders
 from attncc.plan.literals import ALWAYS, NEVER, All, Any, Literal, Tree, all_of, any_of, literal, negated
 from attncc.plan.ranges import Facts
+from attncc.plan.terms import Extreme, Term
 from attncc.spec.expr import Name
 
-I, J = variable(Name.I), variable(Name.J)
+I, J = variable(Name.I), variable(Name.J)  # noqa: E741
 _MOST_SHIFTS = 6  # candidates that are worth a proof
 
 

@@ -1,6 +1,7 @@
-"""isl behind a budget: trees over positions → proofs of emptiness, exact ends, largest distances. Only importer of islpy.
+"""isl behind a budget: trees over positions → proofs of emptiness, exact ends, largest distances.
 
 Every question may go unanswered (None): then the caller keeps what it knows without isl, which is sound.
+This is the only file that imports islpy.
 """
 
 from __future__ import annotations
@@ -10,20 +11,10 @@ from typing import TypeVar
 
 import islpy as isl
 
-from attncc.plan.bounds import Reach, reach_tree
-from attncc.plan.linear import (
-    Linear,
-    Quotient,
-    Remainder,
-    Term,
-    extreme,
-    linear,
-    names_read,
-    number,
-    quotient,
-    variable,
-)
+from attncc.plan.linear import Linear, Quotient, Remainder, linear, names_read, number, quotient, variable
 from attncc.plan.literals import ALWAYS, All, Any, Literal, Tree, all_of, negated
+from attncc.plan.reach import Reach, reach_tree
+from attncc.plan.terms import Term, extreme
 from attncc.spec.expr import Name
 
 _AXES = (Name.I, Name.J)
@@ -138,7 +129,7 @@ class _Frame:
 
 
 def _centred_quotient(form: Linear, divisor: int) -> Linear:
-    """floor(form / divisor) with small coefficients, the first one positive: isl writes (63 x) // 64 for x - ceil(x / 64)."""
+    """floor(form / divisor) with small coefficients: isl writes (63 x) // 64 for x - ceil(x / 64)."""
     outside = linear((atom, (2 * count + divisor - 1) // (2 * divisor)) for atom, count in form.terms)
     inside = form - outside.scaled(divisor)
     if inside.terms and inside.terms[0][1] < 0:

@@ -1,6 +1,6 @@
 """Whole-number linear forms over positions, lengths, quotients and remainders: the alphabet of index analysis.
 
-Expressions become `Linear` (a normal form, so equal bounds look equal); a `Term` adds minima and maxima of them.
+`Linear` is a normal form, so equal bounds look equal. It can be bounded over a tile, moved and evaluated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
-from attncc.spec.expr import Binary, BinaryOp, Call, Const, Expr, Name, Negate, Symbol
+from attncc.spec.expr import Name
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,9 @@ class Linear:
     def key(self) -> str:
         """A text that orders forms the same way on every machine."""
         return " ".join([*(f"{factor}*{atom_key(atom)}" for atom, factor in self.terms), str(self.constant)])
+
+    def __hash__(self) -> int:
+        return hash(self.key)  # a string remembers its hash; forms are looked up often
 
     def __add__(self, other: Linear | int) -> Linear:
         if isinstance(other, int):
@@ -116,6 +119,9 @@ def quotient(form: Linear, divisor: int) -> Linear:
     low, high = value_range(inside)
     if low is not None and high is not None and low // divisor == high // divisor:
         return whole + low // divisor
+    if all(count < 0 for _, count in inside.terms):
+        # floor(-x / d) is -ceil(x / d), that is -floor((x + d - 1) / d)
+        return whole - quotient(-inside + (divisor - 1), divisor)
     return whole + Linear(((Quotient(inside, divisor), 1),), 0)
 
 
@@ -185,53 +191,6 @@ def value_at(form: Linear, values: Mapping[Name, int]) -> int:
     return total
 
 
-@dataclass(frozen=True)
-class Extreme:
-    """The largest (or the smallest) of two or more terms."""
-
-    largest: bool
-    parts: tuple[Term, ...]
-
-    @cached_property
-    def key(self) -> str:
-        """A text that orders terms the same way on every machine."""
-        return f"{'max' if self.largest else 'min'}({', '.join(part.key for part in self.parts)})"
-
-
-Term = Linear | Extreme
-
-
-def extreme(largest: bool, parts: Iterable[Term]) -> Term:
-    """max or min of the parts: nested ones are flattened, and a part that another one always beats is dropped."""
-    flat: list[Term] = []
-    for part in parts:
-        flat += part.parts if isinstance(part, Extreme) and part.largest == largest else (part,)
-    flat = list(dict.fromkeys(flat))
-    kept: list[Term] = []
-    for index, part in enumerate(flat):
-        rivals = kept + flat[index + 1 :]
-        beaten = any(at_least(rival, part) if largest else at_least(part, rival) for rival in rivals)
-        if not beaten:
-            kept.append(part)
-    return kept[0] if len(kept) == 1 else Extreme(largest, tuple(kept))
-
-
-def at_least(left: Term, right: Term) -> bool:
-    """Whether left >= right is plain to see for every first <= last (False: not proven here)."""
-    match left, right:
-        case _, Extreme(largest=True, parts=parts):
-            return all(at_least(left, part) for part in parts)
-        case Extreme(largest=False, parts=parts), _:
-            return all(at_least(part, right) for part in parts)
-        case Extreme(largest=True, parts=parts), _:
-            return any(at_least(part, right) for part in parts)
-        case _, Extreme(largest=False, parts=parts):
-            return any(at_least(left, part) for part in parts)
-        case Linear(), Linear():
-            return never_negative(left - right)
-    return False
-
-
 def never_negative(form: Linear) -> bool:
     """Whether form >= 0 follows from first <= last, h >= 0, n, m >= 0, H >= 1 and the ranges of remainders."""
     return _never_negative(form) or _never_negative(with_remainders(form))
@@ -276,52 +235,3 @@ def with_remainders(form: Linear) -> Linear:
         else:
             total = total + Linear(((atom, count),), 0)
     return total
-
-
-def shifted(term: Term, distance: int) -> Term:
-    """The term plus a whole number."""
-    if isinstance(term, Linear):
-        return term + distance
-    return Extreme(term.largest, tuple(shifted(part, distance) for part in term.parts))
-
-
-def term_at(term: Term, values: Mapping[Name, int]) -> int:
-    """The value of a term for given symbols."""
-    if isinstance(term, Linear):
-        return value_at(term, values)
-    choose = max if term.largest else min
-    return choose(term_at(part, values) for part in term.parts)
-
-
-def term_expr(term: Term) -> Expr:
-    """The term as an expression, written as a person would: positive parts first, the constant last."""
-    if isinstance(term, Extreme):
-        return Call("max" if term.largest else "min", tuple(term_expr(part) for part in term.parts))
-    ordered = [each for each in term.terms if each[1] > 0] + [each for each in term.terms if each[1] < 0]
-    constant = term.constant
-    total: Expr | None = None
-    if constant > 0 and ordered and ordered[0][1] < 0:
-        total, constant = Const(constant), 0
-    for atom, count in ordered:
-        size = abs(count)
-        piece = _atom_expr(atom) if size == 1 else Binary(BinaryOp.MULTIPLY, Const(size), _atom_expr(atom))
-        if total is None:
-            total = piece if count > 0 else Negate(piece)
-        else:
-            total = Binary(BinaryOp.ADD if count > 0 else BinaryOp.SUBTRACT, total, piece)
-    if total is None:
-        return Const(constant)
-    if constant:
-        op = BinaryOp.ADD if constant > 0 else BinaryOp.SUBTRACT
-        total = Binary(op, total, Const(abs(constant)))
-    return total
-
-
-def _atom_expr(atom: Atom) -> Expr:
-    match atom:
-        case Name():
-            return Symbol(atom)
-        case Quotient(numerator=numerator, divisor=divisor):
-            return Binary(BinaryOp.FLOOR_DIVIDE, term_expr(numerator), Const(divisor))
-        case Remainder(numerator=numerator, divisor=divisor):
-            return Binary(BinaryOp.MODULO, term_expr(numerator), Const(divisor))

@@ -19,6 +19,7 @@ from attncc.spec.expr import (
     Dot,
     Expr,
     Indicator,
+    Local,
     Name,
     Negate,
     Not,
@@ -172,6 +173,11 @@ def _check_number(expr: Expr) -> Refusal | None:
             return expr, _WORDS_OUTSIDE[name]
         case Dot():
             return expr, "a dot product is a value of the data; a pattern reads positions (select by score with `top`)"
+        case Local(name=name):
+            return (
+                expr,
+                f"`{name}` is a value of the data; a pattern's arithmetic is over positions, lengths and the head",
+            )
         case RowSum():
             return expr, _WORDS_OUTSIDE[Name.ROWS]
         case Negate(operand=operand):

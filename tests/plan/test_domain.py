@@ -250,11 +250,11 @@ BY_COLUMN = {
     "a chunk and summaries": (
         causal & ((i // 128).equals(j // 128) | (j % 128 >= 120)),
         [
+            run(between(first, 128 * (last // 128) + 127), between(last, 128 * (first // 128) + 127)),
             run(
                 between(first, None, first // 128 < (last + 8) // 128),
                 between(last, None, last // 128 < (first + 8) // 128),
             ),
-            run(between(first, 128 * (last // 128) + 127), between(last, 128 * (first // 128) + 127)),
         ],
     ),
 }

@@ -1,0 +1,185 @@
+"""Plan → the text of a module: header, kernels, torch form, functional form, in one standalone file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib import resources
+
+import jinja2
+
+from attncc.emit.finish import finish
+from attncc.emit.torch_form import Parts, TorchForm
+from attncc.emit.torch_library import library
+from attncc.emit.triton_host import TritonForm
+from attncc.emit.writer import fill
+from attncc.plan.model import Plan, Slabs
+from attncc.spec.expr import Name, Table, names_in, walk
+from attncc.spec.model import Align, Spec
+from attncc.version import VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the template reads; texts are printed, numbers and flags decided elsewhere."""
+
+    spec: Spec
+    header: str
+    derivation: str
+    docstring: str
+    needs_math: bool
+    parts: Parts
+    slabs: Slabs
+    triton_text: str
+    launchers: str
+    library: str
+    scale: str  # "scale, " where the spec reads it
+    statistics: tuple[str, ...]
+    statistics_arguments: str
+    row_numbers: tuple[str, ...]
+    row_numbers_text: str
+    totals_text: str
+    key_totals: dict[str, tuple[str, str | None]]
+    factor_numbers: tuple[str, ...]
+    has_lse: bool
+    lse_index: int
+    d_lse: str
+    d_lse_value: str
+    reads_delta: bool
+    hidden_statistics: str
+    number_count: int
+    numbers_call: str
+    numbers_call_k: str
+    operator: str
+    schema_numbers: str
+    schema_outputs: str
+    schema_statistics: str
+    default_start: str
+    default_start_words: str
+    reach: tuple[int, int] | None
+    table_length: int | None
+
+
+def emit(plan: Plan) -> str:
+    """The module's text, formatted; the same for the same plan."""
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
+    )
+    source = resources.files("attncc.emit").joinpath("module.py.jinja").read_text(encoding="utf-8")
+    context = _context(plan)
+    values = {name: getattr(context, name) for name in Context.__dataclass_fields__}
+
+    def factor_text(factor: str) -> str:
+        return f"numbers[{context.factor_numbers.index(factor)}]"
+
+    return finish(environment.from_string(source).render(**values, factor_text=factor_text))
+
+
+def _context(plan: Plan) -> Context:
+    spec = plan.spec
+    torch_form, triton_form = TorchForm(plan), TritonForm(plan)
+    parts = torch_form.parts()
+    triton_text = triton_form.kernel_text()
+    launchers = triton_form.launchers()
+    statistics = tuple(name for name in plan.torch.forward.outputs if name != "out")
+    lse_index = 1 + statistics.index("lse") if plan.has_lse else 0
+    scale = "scale, " if spec.reads_scale else ""
+    row_numbers = tuple(node.name for node in torch_form.backward.statistics)
+    key_totals = torch_form.key_totals()
+    added = {total: name for name, (total, _) in key_totals.items()}
+    totals = [f"{added[name]}[own]" for name in torch_form._added()]
+    used = parts.used | triton_form.host_used | {"_inverse"} | ({"_table"} if "_table(" in launchers + parts.numbers else set())
+    numbers_scale = "scale" if spec.reads_scale else "None"
+    numbers_call = f"_numbers(q, k, v, {numbers_scale}, kv_lengths)" if parts.numbers else "()"
+    body = "".join((parts.pattern, parts.numbers, parts.slabs, parts.plain, launchers))
+    return Context(
+        spec=spec,
+        header=_header(plan),
+        derivation=_derivation(plan),
+        docstring=_docstring(spec),
+        needs_math="math." in body,
+        parts=parts,
+        slabs=plan.slabs,
+        triton_text=triton_text,
+        launchers=launchers,
+        library=library(frozenset(used)),
+        scale=scale,
+        statistics=statistics,
+        statistics_arguments="".join(f"{name}, " for name in statistics),
+        row_numbers=row_numbers,
+        row_numbers_text="".join(f"{name}_rows, " for name in row_numbers),
+        totals_text=", ".join(totals),
+        key_totals=key_totals,
+        factor_numbers=tuple(node.name for node in torch_form.uniform()),
+        has_lse=plan.has_lse,
+        lse_index=lse_index,
+        d_lse="d_lse, " if plan.has_lse else "",
+        d_lse_value=f"d_statistics[{lse_index - 1}], " if plan.has_lse else "",
+        reads_delta=plan.reads_delta,
+        hidden_statistics=", ".join(f"output[{at + 1}]" for at, name in enumerate(statistics) if name != "lse" or not plan.has_lse),
+        number_count=3 if spec.reads_scale else 2,
+        numbers_call=numbers_call,
+        numbers_call_k=numbers_call.replace("q, k, v", "q, k, k"),
+        operator=f"{spec.name}_{_digest(plan)[:8]}",
+        schema_numbers="float scale, " if spec.reads_scale else "",
+        schema_outputs="Tensor" if not statistics else f"({', '.join(['Tensor'] * (1 + len(statistics)))})",
+        schema_statistics="".join(f"Tensor {name}, " for name in statistics),
+        default_start="0" if spec.align is Align.START else "k_start + k.shape[2] - q.shape[2]",
+        default_start_words="0" if spec.align is Align.START else "so that rows and keys end together",
+        reach=_reach(plan),
+        table_length=_table_length(spec),
+    )
+
+
+def _reach(plan: Plan) -> tuple[int, int] | None:
+    """How far before and after a row its keys can lie, where both are bounded."""
+    backs = [each.facts.reach_back for each in plan.domain.classes]
+    aheads = [each.facts.reach_ahead for each in plan.domain.classes]
+    if any(back is None for back in backs) or any(ahead is None for ahead in aheads):
+        return None
+    return max(back for back in backs if back is not None), max(ahead for ahead in aheads if ahead is not None)
+
+
+def _table_length(spec: Spec) -> int | None:
+    """The length of the shortest list that is indexed by the head alone."""
+    fields = (spec.pattern, spec.score, spec.weight, spec.normalizer)
+    tables = [node for expr in fields for node in walk(expr) if isinstance(node, Table) and names_in(node.index) == {Name.HEAD}]
+    direct = [len(table.values) for table in tables if not list(walk(table.index))[1:]]
+    return min(direct, default=None)
+
+
+def _digest(plan: Plan) -> str:
+    parameters = ",".join(f"{each.name}={each.value}" for each in plan.spec.parameters)
+    return hashlib.sha256(f"{VERSION}\n{parameters}\n{plan.spec.source.text}".encode()).hexdigest()
+
+
+def _header(plan: Plan) -> str:
+    spec = plan.spec
+    parameters = "".join(f" -D {each.name}={each.value}" for each in spec.parameters)
+    digest = hashlib.sha256(spec.source.text.encode()).hexdigest()
+    lines = [
+        f"{spec.name}: made by attncc {VERSION} from {_file_name(spec)} (sha256 {digest[:16]}). Do not edit.",
+        f"Rebuild: attncc build {_file_name(spec)}{parameters}",
+        "",
+        *(f"    {line}" if line else "" for line in spec.source.text.rstrip().splitlines()),
+    ]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
+
+
+def _file_name(spec: Spec) -> str:
+    """The file's own name: where it lay when it was built is nobody's business."""
+    return spec.source.name.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def _derivation(plan: Plan) -> str:
+    lines = ["How the kernels follow from the spec:"]
+    for step in plan.steps:
+        first, *rest = fill(f"- {step.law}: {step.statement}", 96)
+        lines += [first, *(f"  {line}" for line in rest)]
+    return "\n".join(f"# {line}" for line in lines)
+
+
+def _docstring(spec: Spec) -> str:
+    summary = spec.summary or f"The attention `{spec.name}`."
+    return summary.replace("\\", "/").replace('"""', "'''")
+

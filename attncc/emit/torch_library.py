@@ -1,0 +1,65 @@
+"""The small functions that the torch form calls, as text; a module gets those that it uses."""
+
+from __future__ import annotations
+
+OPTIONAL: dict[str, str] = {
+    "_minimum": '''
+def _minimum(a, b):
+    """The smaller of two tensors or numbers."""
+    if isinstance(a, Tensor):
+        return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
+    return b.clamp(max=a) if isinstance(b, Tensor) else min(a, b)
+''',
+    "_maximum": '''
+def _maximum(a, b):
+    """The larger of two tensors or numbers."""
+    if isinstance(a, Tensor):
+        return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
+    return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
+''',
+    "_where": '''
+def _where(condition, a, b):
+    """torch.where, also for conditions that are the same for all and for two plain numbers."""
+    if not isinstance(condition, Tensor):
+        return a if condition else b
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        whole = isinstance(a, int) and isinstance(b, int)
+        a = torch.tensor(a, device=condition.device, dtype=torch.int64 if whole else torch.float64)
+    return torch.where(condition, a, b)
+''',
+    "_entry": '''
+def _entry(values, at):
+    """The constants of a list at one index or at a tensor of them."""
+    if not isinstance(at, Tensor):
+        return values[int(at)]
+    return torch.tensor(values, device=at.device)[at.long()]
+''',
+    "_inverse": '''
+def _inverse(x):
+    """1 / x, and 0 where x is 0: a row without weights gives 0."""
+    if not isinstance(x, Tensor):
+        return 1.0 / x if x else 0.0
+    return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
+''',
+    "_log": '''
+def _log(x):
+    """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
+''',
+    "_per_row": '''
+def _per_row(x, slab, q):
+    """Numbers of heads, repeated for every folded row."""
+    return x.expand(*slab.shape[:3], 1).reshape(*q.shape[:2], 1)
+''',
+    "_table": '''
+def _table(x, q):
+    """Numbers of heads as [batch or 1, heads or 1, 1, 1], in the type of sums."""
+    x = torch.as_tensor(x, device=q.device).to(_wide(q.dtype))
+    return x.reshape((1,) * (4 - x.dim()) + x.shape)
+''',
+}
+
+
+def library(used: frozenset[str]) -> str:
+    """The text of the helpers in `used`, in a fixed order."""
+    return "\n".join(OPTIONAL[name] for name in OPTIONAL if name in used)

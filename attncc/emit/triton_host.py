@@ -1,0 +1,227 @@
+"""Tile program → the Triton part of a module: kernels, their tuning, and the functions that launch them."""
+
+from __future__ import annotations
+
+from attncc.emit.tile import Kernel, schedule
+from attncc.emit.torch_form import print_numbers
+from attncc.emit.triton_kernel import KernelPrinter
+from attncc.emit.triton_library import library
+from attncc.emit.writer import Writer
+from attncc.graph.ir import Node
+from attncc.graph.ops import Axis
+from attncc.plan.model import Plan, Tile
+from attncc.spec.expr import Const, Name, names_in
+
+
+class TritonForm:
+    """Prints kernels and launchers of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        forward, backward = plan.gpu.forward, plan.gpu.backward
+        columns = tuple(name for name in backward.outputs if Axis.COLUMN in backward[name].axes)
+        self.forward = schedule("forward", forward, Axis.ROW, forward.outputs)
+        self.columns = schedule("backward_columns", backward, Axis.COLUMN, columns)
+        has_rows = "dq" in backward.outputs
+        self.rows = schedule("backward_rows", backward, Axis.ROW, ("dq",)) if has_rows else None
+        self.used: set[str] = set()
+        self.host_used: set[str] = set()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Every kernel, in the order of the file."""
+        return tuple(kernel for kernel in (self.forward, self.columns, self.rows) if kernel is not None)
+
+    def uniform(self) -> tuple[Node, ...]:
+        """Call-wide numbers of all kernels, each once; constants are printed where they are used."""
+        nodes = {node.name: node for kernel in self.kernels for node in kernel.uniform}
+        return tuple(node for node in nodes.values() if not isinstance(node.expr, Const))
+
+    def _tables(self) -> dict[str, bool]:
+        return {node.name: bool(names_in(node.value) & {Name.HEAD, Name.VALID}) for node in self.uniform()}
+
+    def kernel_text(self) -> str:
+        """Helpers, tile bodies and kernels, to stand inside `if triton is not None:`."""
+        writer = Writer()
+        tables = self._tables() | {node.name: False for kernel in self.kernels for node in kernel.uniform if isinstance(node.expr, Const)}
+        for kernel in self.kernels:
+            printer = KernelPrinter(writer, kernel, self.plan.domain, tables, self.used)
+            for at in range(len(kernel.sweeps)):
+                printer.print_body(at)
+            printer.print_kernel()
+        text = library(self.used) + "\n\n" + writer.text()
+        return "\n".join(f"    {line}" if line else "" for line in text.strip("\n").split("\n"))
+
+    # --- launching --------------------------------------------------------------------------------------------
+
+    def launchers(self) -> str:
+        """Tuning, number tables and launch functions."""
+        writer = Writer()
+        writer.lines(_TUNING)
+        tiles = self.plan.tiles
+        with writer.block("if triton is not None:"):
+            self._print_tuned(writer, "forward", tiles.forward, "BLOCK_M", "BLOCK_N")
+            self._print_tuned(writer, "backward_columns", tiles.backward_columns, "BLOCK_N", "BLOCK_M")
+            if self.rows is not None:
+                self._print_tuned(writer, "backward_rows", tiles.backward_rows, "BLOCK_M", "BLOCK_N")
+        writer.lines(_HOST)
+        numbers = print_numbers(self.uniform(), "_kernel_numbers", self.host_used)
+        if numbers:
+            writer.lines("\n\n" + numbers)
+        writer.line()
+        writer.line()
+        self._print_forward(writer)
+        writer.line()
+        writer.line()
+        self._print_backward(writer)
+        return writer.text()
+
+    def _print_tuned(self, writer: Writer, name: str, tiles: tuple[Tile, ...], resident: str, streamed: str) -> None:
+        writer.line(f"_tuned_{name} = triton.autotune(")
+        with writer.indented():
+            items = ", ".join(f"({tile.rows}, {tile.columns}, {tile.warps}, {tile.stages})" for tile in tiles)
+            writer.line(f"_configs({items}),")
+            writer.line("key=_TUNED_BY,")
+            writer.line(f'prune_configs_by={{"early_config_prune": _fits("{resident}", "{streamed}")}},')
+        writer.line(f")(_{name}_kernel)")
+
+    def _scale(self) -> str:
+        return "scale, " if self.plan.spec.reads_scale else ""
+
+    def _print_numbers(self, writer: Writer) -> None:
+        uniform = self.uniform()
+        if not uniform:
+            return
+        scale = "scale" if self.plan.spec.reads_scale else "None"
+        names = ", ".join(node.name for node in uniform)
+        writer.line(f"{names}{',' * (len(uniform) == 1)} = _kernel_numbers(q, k, v, {scale}, kv_lengths)")
+        for node in uniform:
+            if self._tables()[node.name]:
+                writer.line(f"{node.name} = {node.name}[..., 0, 0].expand(batch, heads).float().contiguous()")
+
+    def _statistics(self) -> list[str]:
+        return [name for name in self.plan.gpu.forward.outputs if name != "out"]
+
+    def _print_forward(self, writer: Writer) -> None:
+        places = "q_start, k_start, q_starts, kv_lengths"
+        with writer.block(f"def _launch_forward(q, k, v, {self._scale()}{places}):"):
+            writer.line('"""What `_forward` returns, by the Triton kernel."""')
+            writer.line("q, k, v = _dense(q), _dense(k), _dense(v)")
+            writer.line("batch, heads, n, _ = q.shape")
+            writer.line("m = k.shape[2]")
+            writer.line("out = q.new_empty(batch, heads, n, v.shape[-1])")
+            for name in self._statistics():
+                writer.line(f"{name} = q.new_empty(batch, heads, n, dtype=torch.float32)")
+            self._print_numbers(writer)
+            writer.line("starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)")
+            with writer.block("if out.numel():"):
+                self._print_launch(writer, self.forward)
+            names = ", ".join(["out", *self._statistics()])
+            writer.line(f"return ({names}{',' * (not self._statistics())})")
+
+    def _print_backward(self, writer: Writer) -> None:
+        statistics = "".join(f"{name}, " for name in self._statistics())
+        d_lse = "d_lse, " if self.plan.has_lse else ""
+        places = "q_start, k_start, q_starts, kv_lengths"
+        arguments = f"q, k, v, out, {statistics}d_out, {d_lse}{self._scale()}{places}"
+        with writer.block(f"def _launch_backward({arguments}):"):
+            writer.line('"""What `_backward` returns, by the Triton kernels."""')
+            writer.line("q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)")
+            writer.line("batch, heads, n, d = q.shape")
+            writer.line("kv_heads, m, e = v.shape[1:]")
+            writer.line("dq = q.new_zeros(batch, heads, n, d)" if self.rows is None else "dq = q.new_empty(batch, heads, n, d)")
+            has_dk = "dk" in self.plan.gpu.backward.outputs
+            writer.line(f"dk = k.new_{'empty' if has_dk else 'zeros'}(batch, kv_heads, m, d)")
+            writer.line("dv = v.new_empty(batch, kv_heads, m, e)")
+            if self.plan.reads_delta:
+                less = " - d_lse.float()" if self.plan.has_lse else ""
+                writer.line(f"delta = (d_out.float() * out.float()).sum(-1){less}")
+            for node in self.columns.statistics:
+                if node.name != "delta":
+                    writer.line(f"{node.name} = {node.name}.contiguous()")
+            self._print_numbers(writer)
+            writer.line("starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)")
+            with writer.block("if dv.numel():"):
+                self._print_launch(writer, self.columns)
+            if self.rows is not None:
+                with writer.block("if dq.numel():"):
+                    self._print_launch(writer, self.rows)
+            writer.line("return dq, dk, dv")
+
+    def _print_launch(self, writer: Writer, kernel: Kernel) -> None:
+        rows = kernel.fixed is Axis.ROW
+        length, block, heads = ("n", "BLOCK_M", "heads") if rows else ("m", "BLOCK_N", "kv_heads")
+        operands = [node.name for node in kernel.operands]
+        pointers = operands + [node.name for node in kernel.statistics] + [node.name for node in kernel.stores]
+        strides = [f"{name}.stride()[:3]" for name in operands]
+        numbers = [node.name for node in kernel.uniform if not isinstance(node.expr, Const)]
+        writer.line(f'grid = lambda meta: (triton.cdiv({length}, meta["{block}"]), {heads}, batch)')
+        tuned = f"_tuned_{kernel.name}[grid]"
+        groups = [pointers, ["starts", "lengths"], strides, ["n", "m", "k_start", *numbers, "**_constants(q, k, v)"]]
+        writer.listing(f"{tuned}(", groups, ")")
+
+
+_TUNING = '''
+_TUNED_BY = ["GROUP", "D", "E"]  # and the dtypes, which triton adds
+
+
+def _configs(*tiles):
+    """(BLOCK_M, BLOCK_N, num_warps, num_stages) each; the interpreter cannot time them and takes small tiles."""
+    if triton.knobs.runtime.interpret:
+        return [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    return [
+        triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+        for rows, columns, warps, stages in tiles
+    ]
+
+
+def _fits(resident, streamed):
+    """Drop configs whose tiles outgrow shared memory: one resident tile, num_stages copies of the streamed one."""
+
+    def prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+        q = arguments["q_ptr"]
+        limit = triton.runtime.driver.active.utils.get_device_properties(q.device.index)["max_shared_mem"]
+        vector = (BLOCK_D + BLOCK_E) * q.element_size()
+
+        def size(config):
+            return vector * (config.kwargs[resident] + config.num_stages * config.kwargs[streamed])
+
+        return [config for config in configs if size(config) <= limit] or [min(configs, key=size)]
+
+    return prune
+
+
+'''
+
+_HOST = '''
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least the 16 of a matrix instruction."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _constants(q, k, v):
+    """What the kernels are specialised by."""
+    d, e = q.shape[-1], v.shape[-1]
+    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    group = q.shape[1] // k.shape[1]
+    return dict(GROUP=group, D=d, E=e, BLOCK_D=_block(d), BLOCK_E=_block(e), PRECISION=precision, enable_fp_fusion=True)
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+'''
+
+
