@@ -6,6 +6,8 @@
 #       require c > 0
 #       pattern = chunk(c)
 #     }
+
+import functools
 from typing import NamedTuple
 
 import torch
@@ -470,53 +472,28 @@ if triton is not None:
         _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
 
 
-_TUNED_BY = ["GROUP", "D", "E"]  # and the dtypes, which triton adds
-
-
-def _configs(*tiles):
-    """(BLOCK_M, BLOCK_N, num_warps, num_stages) each; the interpreter cannot time them and takes small tiles."""
-    if triton.knobs.runtime.interpret:
-        return [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
-    return [
-        triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
-        for rows, columns, warps, stages in tiles
-    ]
-
-
-def _fits(resident, streamed):
-    """Drop configs whose tiles outgrow shared memory: one resident tile, num_stages copies of the streamed one."""
-
-    def prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
-        q = arguments["q_ptr"]
-        limit = triton.runtime.driver.active.utils.get_device_properties(q.device.index)[
-            "max_shared_mem"
-        ]
-        vector = (BLOCK_D + BLOCK_E) * q.element_size()
-
-        def size(config):
-            return vector * (config.kwargs[resident] + config.num_stages * config.kwargs[streamed])
-
-        return [config for config in configs if size(config) <= limit] or [min(configs, key=size)]
-
-    return prune
-
-
-if triton is not None:
-    _tuned_forward = triton.autotune(
-        _configs((128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 2), (32, 32, 4, 1)),
-        key=_TUNED_BY,
-        prune_configs_by={"early_config_prune": _fits("BLOCK_M", "BLOCK_N")},
-    )(_forward_kernel)
-    _tuned_backward_columns = triton.autotune(
-        _configs((64, 64, 4, 2), (32, 128, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2), (32, 32, 4, 1)),
-        key=_TUNED_BY,
-        prune_configs_by={"early_config_prune": _fits("BLOCK_N", "BLOCK_M")},
-    )(_backward_columns_kernel)
-    _tuned_backward_rows = triton.autotune(
-        _configs((128, 32, 8, 3), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1)),
-        key=_TUNED_BY,
-        prune_configs_by={"early_config_prune": _fits("BLOCK_M", "BLOCK_N")},
-    )(_backward_rows_kernel)
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_TILES = {
+    ("forward", 2, 64): [(128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 2)],
+    ("forward", 2, 128): [(128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 128, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 4, 1)],
+    ("backward_columns", 4, 256): [(16, 16, 4, 1)],
+    ("backward_rows", 2, 64): [(128, 64, 8, 2), (128, 32, 8, 3), (64, 64, 4, 2), (64, 32, 4, 2)],
+    ("backward_rows", 2, 128): [(128, 64, 8, 2), (128, 32, 8, 3), (64, 64, 4, 2), (64, 32, 4, 2)],
+    ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
+    ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 4, 1)],
+    ("backward_rows", 4, 256): [(16, 16, 8, 2), (16, 16, 4, 1)],
+}
 
 
 def _dense(x):
@@ -529,20 +506,55 @@ def _block(width):
     return max(16, 1 << (width - 1).bit_length())
 
 
-def _constants(q, k, v):
-    """What the kernels are specialised by."""
-    d, e = q.shape[-1], v.shape[-1]
-    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-    group = q.shape[1] // k.shape[1]
-    return dict(
-        GROUP=group,
-        D=d,
-        E=e,
-        BLOCK_D=_block(d),
-        BLOCK_E=_block(e),
-        PRECISION=precision,
-        enable_fp_fusion=True,
+def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident tiles, streamed ones, and two tiles of pairs."""
+    q = arguments["q_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = (
+            0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns
+        ) * q.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one small config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(
+        kernel
     )
+
+
+def _launch(kernel, name, grid, q, k, v, *arguments):
+    """Run a kernel, specialised by the widths of q and v."""
+    d, e = q.shape[-1], v.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=q.shape[1] // k.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee", enable_fp_fusion=True,
+    )  # fmt: skip
 
 
 def _places(q, k, q_start, q_starts, kv_lengths):
@@ -573,11 +585,11 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = lambda meta: (triton.cdiv(n, meta["BLOCK_M"]), heads, batch)
-        _tuned_forward[grid](
+        _launch(_forward_kernel, "forward", grid, q, k, v,
             q, k, v, out, lse,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
-            n, m, k_start, scale_log2, **_constants(q, k, v),
+            n, m, k_start, scale_log2,
         )  # fmt: skip
     return (out, lse)
 
@@ -598,19 +610,19 @@ def _launch_backward(
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = lambda meta: (triton.cdiv(m, meta["BLOCK_N"]), kv_heads, batch)
-        _tuned_backward_columns[grid](
+        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
             k, v, q, d_out, lse, delta, dk, dv,
             starts, lengths,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2, **_constants(q, k, v),
+            n, m, k_start, d_dot_factor, scale_log2,
         )  # fmt: skip
     if dq.numel():
         grid = lambda meta: (triton.cdiv(n, meta["BLOCK_M"]), heads, batch)
-        _tuned_backward_rows[grid](
+        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
             q, d_out, k, v, lse, delta, dq,
             starts, lengths,
             q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2, **_constants(q, k, v),
+            n, m, k_start, d_dot_factor, scale_log2,
         )  # fmt: skip
     return dq, dk, dv
 
@@ -639,7 +651,7 @@ def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
         weight = score.sub_(peak).exp_()
         rows.mul_(shrink).add_(weight.sum(-1, keepdim=True))
         total.mul_(_pairs(shrink, q)).baddbmm_(_pairs(weight, q), v_tile)
-    out = total.mul_(_pairs(_inverse(rows), q))
+    out = total.mul_(_pairs(_reciprocal(rows), q))
     lse = peak + torch.log(rows)
     return out, lse
 
@@ -877,7 +889,7 @@ def _backward(q, k, v, out, lse, d_out, d_lse, scale, q_start, k_start, q_starts
 _BLOCK = 128  # rows of a block
 
 
-def _dot(rows, keys):
+def _scores(rows, keys):
     """[batch, blocks, heads, rows, d] and [batch, blocks, kv heads, keys, d] -> scores."""
     batch, blocks, heads, count, width = rows.shape
     folded = rows.reshape(batch, blocks, keys.shape[2], -1, width)
@@ -904,13 +916,13 @@ def _call_of(q, k):
 def _weights_of(q, k, i, j, hidden, numbers, call):
     """Weights of pairs, what they are divided by, and the numbers of their rows, in plain operations."""
     scale, _ = numbers
-    dot_qk = _dot(q, k)
+    dot_qk = _scores(q, k)
     score = scale * dot_qk
     exponent_kept = score.masked_fill(hidden, -torch.inf)
     peak = _maximum(exponent_kept.detach().amax(-1, keepdim=True), torch.finfo(q.dtype).min)
     weight = torch.exp(exponent_kept - peak)
     rows = weight.sum(-1, keepdim=True)
-    lse = peak + _log(rows)
+    lse = peak + _safe_log(rows)
     return weight, rows, (lse,)
 
 
@@ -948,7 +960,7 @@ def _batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     weight, norm, numbers_of_rows = _weights_of(q, windows(k), i, j, hidden, numbers, call)
     out = _sum(weight, windows(v))
     if norm is not None:
-        out = out * _inverse(norm)
+        out = out * _reciprocal(norm)
     out = out.transpose(1, 2).reshape(batch, heads, blocks * _BLOCK, -1)[:, :, :n]
     rest = (x.expand(batch, -1, heads, -1, -1).transpose(1, 2) for x in numbers_of_rows)
     rest = (x.reshape(batch, heads, blocks * _BLOCK)[:, :, :n] for x in rest)
@@ -962,14 +974,14 @@ def _maximum(a, b):
     return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
 
 
-def _inverse(x):
+def _reciprocal(x):
     """1 / x, and 0 where x is 0: a row without weights gives 0."""
     if not isinstance(x, Tensor):
         return 1.0 / x if x else 0.0
     return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
 
 
-def _log(x):
+def _safe_log(x):
     """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
 
@@ -1260,7 +1272,7 @@ def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None
     weight, norm, _ = _weights_of(
         q[:, None, :, rows].to(wide), keys, i, j + k_start, hidden, numbers, call
     )
-    weight = weight if norm is None else weight * _inverse(norm)
+    weight = weight if norm is None else weight * _reciprocal(norm)
     return weight[:, 0]
 
 

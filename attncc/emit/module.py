@@ -88,7 +88,7 @@ def _context(plan: Plan) -> Context:
     key_totals = torch_form.key_totals()
     added = {total: name for name, (total, _) in key_totals.items()}
     totals = [f"{added[name]}[own]" for name in torch_form._added()]
-    used = parts.used | triton_form.host_used | {"_inverse"} | ({"_table"} if "_table(" in launchers + parts.numbers else set())
+    used = parts.used | triton_form.host_used | {"_reciprocal"} | ({"_table"} if "_table(" in launchers + parts.numbers else set())
     numbers_scale = "scale" if spec.reads_scale else "None"
     numbers_call = f"_numbers(q, k, v, {numbers_scale}, kv_lengths)" if parts.numbers else "()"
     body = "".join((parts.pattern, parts.numbers, parts.slabs, parts.plain, launchers))

@@ -175,7 +175,7 @@ class TorchBody:
             self.writer.line(f"{node.name} = _product({row}, {column}_tile, work[{self.workspaces}], shape)")
             self.workspaces += 1
         else:
-            self.writer.line(f"{node.name} = _dot({row}, {column})")
+            self.writer.line(f"{node.name} = _scores({row}, {column})")
 
     def _axis(self, name: str) -> Axis:
         return next(node.axes[0] for node in self.kernel.operands if node.name == name)

@@ -240,11 +240,11 @@ class TorchForm:
             match node.op:
                 case Op.DIVIDE:
                     divisor = self.plan.torch.forward[node.inputs[1]]
-                    self.used.add("_inverse")
+                    self.used.add("_reciprocal")
                     if divisor.axes:
-                        writer.line(f"{node.name} = {node.inputs[0]}.mul_(_pairs(_inverse({divisor.name}), q))")
+                        writer.line(f"{node.name} = {node.inputs[0]}.mul_(_pairs(_reciprocal({divisor.name}), q))")
                     else:
-                        writer.line(f"{node.name} = {node.inputs[0]} * _inverse({divisor.name})")
+                        writer.line(f"{node.name} = {node.inputs[0]} * _reciprocal({divisor.name})")
                 case Op.MULTIPLY:
                     writer.line(f"{node.name} = {node.inputs[0]} * {self._folded(node.inputs[1])}")
                 case _:
@@ -324,8 +324,8 @@ class TorchForm:
     def _safe_log(self, written: str) -> str:
         """A logarithm of 0 must not make the gradient of the other branch NaN."""
         if "torch.log(" in written:
-            self.used.add("_log")
-        return written.replace("torch.log(", "_log(")
+            self.used.add("_safe_log")
+        return written.replace("torch.log(", "_safe_log(")
 
     def _print_plain_start(self, writer: Writer, kernel: Kernel) -> None:
         names = [node.name for node in self.uniform()]

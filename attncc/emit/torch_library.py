@@ -34,15 +34,15 @@ def _entry(values, at):
         return values[int(at)]
     return torch.tensor(values, device=at.device)[at.long()]
 ''',
-    "_inverse": '''
-def _inverse(x):
+    "_reciprocal": '''
+def _reciprocal(x):
     """1 / x, and 0 where x is 0: a row without weights gives 0."""
     if not isinstance(x, Tensor):
         return 1.0 / x if x else 0.0
     return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
 ''',
-    "_log": '''
-def _log(x):
+    "_safe_log": '''
+def _safe_log(x):
     """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
 ''',

@@ -9,7 +9,7 @@ from attncc.emit.triton_library import library
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
-from attncc.plan.model import Plan, Tile
+from attncc.plan.model import Plan
 from attncc.spec.expr import Const, Name, names_in
 
 
@@ -57,13 +57,7 @@ class TritonForm:
     def launchers(self) -> str:
         """Tuning, number tables and launch functions."""
         writer = Writer()
-        writer.lines(_TUNING)
-        tiles = self.plan.tiles
-        with writer.block("if triton is not None:"):
-            self._print_tuned(writer, "forward", tiles.forward, "BLOCK_M", "BLOCK_N")
-            self._print_tuned(writer, "backward_columns", tiles.backward_columns, "BLOCK_N", "BLOCK_M")
-            if self.rows is not None:
-                self._print_tuned(writer, "backward_rows", tiles.backward_rows, "BLOCK_M", "BLOCK_N")
+        self._print_tiles(writer)
         writer.lines(_HOST)
         numbers = print_numbers(self.uniform(), "_kernel_numbers", self.host_used)
         if numbers:
@@ -76,14 +70,16 @@ class TritonForm:
         self._print_backward(writer)
         return writer.text()
 
-    def _print_tuned(self, writer: Writer, name: str, tiles: tuple[Tile, ...], resident: str, streamed: str) -> None:
-        writer.line(f"_tuned_{name} = triton.autotune(")
+    def _print_tiles(self, writer: Writer) -> None:
+        writer.comment("What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N, num_warps, num_stages).")
+        names = {kernel.name for kernel in self.kernels}
+        writer.line("_TILES = {")
         with writer.indented():
-            items = ", ".join(f"({tile.rows}, {tile.columns}, {tile.warps}, {tile.stages})" for tile in tiles)
-            writer.line(f"_configs({items}),")
-            writer.line("key=_TUNED_BY,")
-            writer.line(f'prune_configs_by={{"early_config_prune": _fits("{resident}", "{streamed}")}},')
-        writer.line(f")(_{name}_kernel)")
+            for tiles in self.plan.tiles:
+                if tiles.kernel in names:
+                    tries = ", ".join(f"({each.rows}, {each.columns}, {each.warps}, {each.stages})" for each in tiles.tries)
+                    writer.line(f'("{tiles.kernel}", {tiles.bytes}, {tiles.width}): [{tries}],')
+        writer.line("}")
 
     def _scale(self) -> str:
         return "scale, " if self.plan.spec.reads_scale else ""
@@ -156,42 +152,9 @@ class TritonForm:
         strides = [f"{name}.stride()[:3]" for name in operands]
         numbers = [node.name for node in kernel.uniform if not isinstance(node.expr, Const)]
         writer.line(f'grid = lambda meta: (triton.cdiv({length}, meta["{block}"]), {heads}, batch)')
-        tuned = f"_tuned_{kernel.name}[grid]"
-        groups = [pointers, ["starts", "lengths"], strides, ["n", "m", "k_start", *numbers, "**_constants(q, k, v)"]]
-        writer.listing(f"{tuned}(", groups, ")")
+        groups = [pointers, ["starts", "lengths"], strides, ["n", "m", "k_start", *numbers]]
+        writer.listing(f'_launch(_{kernel.name}_kernel, "{kernel.name}", grid, q, k, v,', groups, ")")
 
-
-_TUNING = '''
-_TUNED_BY = ["GROUP", "D", "E"]  # and the dtypes, which triton adds
-
-
-def _configs(*tiles):
-    """(BLOCK_M, BLOCK_N, num_warps, num_stages) each; the interpreter cannot time them and takes small tiles."""
-    if triton.knobs.runtime.interpret:
-        return [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
-    return [
-        triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
-        for rows, columns, warps, stages in tiles
-    ]
-
-
-def _fits(resident, streamed):
-    """Drop configs whose tiles outgrow shared memory: one resident tile, num_stages copies of the streamed one."""
-
-    def prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
-        q = arguments["q_ptr"]
-        limit = triton.runtime.driver.active.utils.get_device_properties(q.device.index)["max_shared_mem"]
-        vector = (BLOCK_D + BLOCK_E) * q.element_size()
-
-        def size(config):
-            return vector * (config.kwargs[resident] + config.num_stages * config.kwargs[streamed])
-
-        return [config for config in configs if size(config) <= limit] or [min(configs, key=size)]
-
-    return prune
-
-
-'''
 
 _HOST = '''
 
@@ -206,12 +169,47 @@ def _block(width):
     return max(16, 1 << (width - 1).bit_length())
 
 
-def _constants(q, k, v):
-    """What the kernels are specialised by."""
+def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident tiles, streamed ones, and two tiles of pairs."""
+    q = arguments["q_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = 0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        stages = max(config.num_stages - on_amd, 1)
+        return (resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns) * q.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [min(configs, key=size)]
+
+
+@functools.cache
+def _tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one small config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(kernel)
+
+
+def _launch(kernel, name, grid, q, k, v, *arguments):
+    """Run a kernel, specialised by the widths of q and v."""
     d, e = q.shape[-1], v.shape[-1]
-    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-    group = q.shape[1] // k.shape[1]
-    return dict(GROUP=group, D=d, E=e, BLOCK_D=_block(d), BLOCK_E=_block(e), PRECISION=precision, enable_fp_fusion=True)
+    block_d, block_e = _block(d), _block(e)
+    _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=q.shape[1] // k.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee", enable_fp_fusion=True,
+    )  # fmt: skip
 
 
 def _places(q, k, q_start, q_starts, kv_lengths):

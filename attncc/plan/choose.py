@@ -6,8 +6,9 @@ from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
 from attncc.graph.ir import Graph
 from attncc.plan.domain import analyse
-from attncc.plan.model import Passes, Plan, Slabs, Tile, Tiles
+from attncc.plan.model import Passes, Plan, Slabs
 from attncc.plan.ranges import Domain
+from attncc.plan.tiles import TILES
 from attncc.rewrite.algebra import NoDerivative
 from attncc.rewrite.backward import Gradients, differentiate
 from attncc.rewrite.engine import Step, rewrite
@@ -16,12 +17,6 @@ from attncc.rewrite.laws import LAWS
 from attncc.spec.expr import Expr
 from attncc.spec.model import Spec
 
-# Measured by compiling for sm_80, sm_90, sm_100 and gfx942: no config spills much, and each target has one without.
-TILES = Tiles(
-    forward=(Tile(128, 64, 8, 3), Tile(128, 64, 4, 3), Tile(64, 64, 4, 3), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
-    backward_rows=(Tile(128, 32, 8, 3), Tile(64, 64, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 1)),
-    backward_columns=(Tile(64, 64, 4, 2), Tile(32, 128, 8, 2), Tile(32, 64, 8, 2), Tile(32, 64, 4, 2), Tile(32, 32, 4, 1)),
-)
 SLABS = Slabs(elements=1 << 19, least_rows=32, most_rows=1024)
 
 

@@ -22,11 +22,12 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The tile sizes that each Triton kernel tries on a GPU, largest first; the last one fits everywhere."""
+    """The tile sizes that one Triton kernel tries on a GPU, for elements of so many bytes and vectors up to a width."""
 
-    forward: tuple[Tile, ...]
-    backward_rows: tuple[Tile, ...]
-    backward_columns: tuple[Tile, ...]
+    kernel: str
+    bytes: int
+    width: int
+    tries: tuple[Tile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +63,5 @@ class Plan:
     saved: tuple[str, ...]
     reads_delta: bool
     has_lse: bool
-    tiles: Tiles
+    tiles: tuple[Tiles, ...]
     slabs: Slabs
