@@ -43,7 +43,20 @@ class Name(Enum):
 
 
 INTEGER_NAMES = frozenset(
-    {Name.I, Name.J, Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS, Name.WIDTH, Name.VALUE_WIDTH, Name.VALID, Name.COUNT, Name.FIRST, Name.LAST}
+    {
+        Name.I,
+        Name.J,
+        Name.HEAD,
+        Name.HEADS,
+        Name.QUERIES,
+        Name.KEYS,
+        Name.WIDTH,
+        Name.VALUE_WIDTH,
+        Name.VALID,
+        Name.COUNT,
+        Name.FIRST,
+        Name.LAST,
+    }
 )
 
 
@@ -255,7 +268,12 @@ def type_of(expr: Expr) -> Type:
         case Binary(op=BinaryOp.DIVIDE):
             return Type.REAL
         case Binary(op=BinaryOp.POWER, left=left, right=right):
-            whole = type_of(left) is Type.INT and isinstance(right, Const) and isinstance(right.value, int) and right.value >= 0
+            whole = (
+                type_of(left) is Type.INT
+                and isinstance(right, Const)
+                and isinstance(right.value, int)
+                and right.value >= 0
+            )
             return Type.INT if whole else Type.REAL
         case Binary(left=left, right=right) | Select(then=left, otherwise=right):
             kinds = {type_of(left), type_of(right)}

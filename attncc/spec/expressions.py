@@ -158,7 +158,9 @@ class ExpressionResolver:
             case tree.Logical(operator=operator, operands=operands):
                 return self._logical(operator, operands, span, bindings, where)
             case tree.Conditional(condition=condition, then=then, otherwise=otherwise):
-                return self._conditional(self._predicate(condition, bindings, where), then, otherwise, span, bindings, where)
+                return self._conditional(
+                    self._predicate(condition, bindings, where), then, otherwise, span, bindings, where
+                )
             case tree.Bracket(items=items):
                 return self._bracket(items, span, bindings, where)
             case tree.Index(values=values, index=index):
@@ -229,9 +231,7 @@ class ExpressionResolver:
                 return Indicator(inner, span=span)
         self._fail("E216", "a list of constants needs an index", span, helps=("write `[…][h]`",))
 
-    def _table(
-        self, values: tree.Bracket, index: tree.Tree, span: Span, bindings: Bindings, where: FieldName
-    ) -> Expr:
+    def _table(self, values: tree.Bracket, index: tree.Tree, span: Span, bindings: Bindings, where: FieldName) -> Expr:
         constants: list[int | float] = []
         for item in values.items:
             expr = self._number(item, bindings, where)
@@ -276,15 +276,15 @@ class ExpressionResolver:
             return Dot("q", "k", span=node.span)
         for argument, name in zip(node.arguments, names, strict=True):
             if name not in ("q", "k"):
-                self._fail("E205", "this is no vector that a dot product can take", argument.span, helps=("write `dot(q, k)`",))
+                self._fail(
+                    "E205", "this is no vector that a dot product can take", argument.span, helps=("write `dot(q, k)`",)
+                )
         note = "one vector must belong to the query and one to the key"
         self._fail("E205", "a dot product takes `q` and `k`", node.span, notes=(note,), helps=("write `dot(q, k)`",))
 
     def _row_sum(self, node: tree.Call, bindings: Bindings) -> Expr:
         match node.arguments:
-            case (tree.NamedArgument(),):
-                pass
-            case (weight,):
+            case (weight,) if not isinstance(weight, tree.NamedArgument):
                 return RowSum(self._number(weight, bindings, FieldName.WEIGHT), span=node.span)
         self._fail("E206", "`rows(w)` takes one weight", node.span)
 
@@ -298,7 +298,7 @@ class ExpressionResolver:
                 case value:
                     arguments.append(self._number(value, bindings, where))
         wanted = function.arity
-        if wanted is not None and len(arguments) != wanted or wanted is None and len(arguments) < 2:
+        if (wanted is not None and len(arguments) != wanted) or (wanted is None and len(arguments) < 2):
             count = "two or more arguments" if wanted is None else f"{wanted} argument{'s' * (wanted != 1)}"
             self._fail("E206", f"`{name.text}` takes {count}, but {len(arguments)} are given", node.span)
         return Call(name.text, tuple(arguments), span=node.span)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
 from attncc.spec.affine import check_affine
-from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Dot, Expr, Name, Symbol, Type, type_of
+from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Dot, Expr, Name, Symbol, Type
 from attncc.spec.expressions import Bindings, ExpressionResolver
 from attncc.spec.fields import FieldName
 from attncc.spec.model import Align, Parameter, Spec
@@ -56,9 +56,13 @@ def _not_one(file: tree.File, attentions: list[tree.Attention]) -> Diagnostic:
         start = Label(Span(file.source, 1, 1, 1, 2), "expected `attention name { … }` somewhere in the file")
         help_ = "the shortest spec is `attention full {}`"
         return Diagnostic("E215", "the file defines no attention", (start,), helps=(help_,))
-    labels = tuple(Label(each.name.span, "another one" if at else "the second one") for at, each in enumerate(attentions[1:]))
+    labels = tuple(
+        Label(each.name.span, "another one" if at else "the second one") for at, each in enumerate(attentions[1:])
+    )
     first = Label(attentions[0].name.span, "the first one")
-    return Diagnostic("E215", "the file defines more than one attention", (*labels, first), helps=("give each its own file",))
+    return Diagnostic(
+        "E215", "the file defines more than one attention", (*labels, first), helps=("give each its own file",)
+    )
 
 
 class _AttentionResolver:
@@ -110,7 +114,9 @@ class _AttentionResolver:
             bound += self._bind(parameter, overrides.get(parameter.name.text))
         for name in overrides.keys() - known.keys():
             place = Label(_override_span(name, overrides[name]), "no such parameter")
-            self._error("E209", f"`{self.attention.name.text}` has no parameter `{name}`", place, helps=nearest(name, known))
+            self._error(
+                "E209", f"`{self.attention.name.text}` has no parameter `{name}`", place, helps=nearest(name, known)
+            )
         return tuple(bound)
 
     def _bind(self, parameter: tree.Parameter, override: str | None) -> list[Parameter]:
@@ -134,7 +140,11 @@ class _AttentionResolver:
             return []
         if declared is Type.INT and not isinstance(value, int):
             declaration = Label(parameter.span, "declared here")
-            labels = (Label(span, "expected a whole number"), declaration) if override else (Label(span, "expected a whole number"),)
+            labels = (
+                (Label(span, "expected a whole number"), declaration)
+                if override
+                else (Label(span, "expected a whole number"),)
+            )
             self._error("E209", f"the parameter `{name}` is a whole number, but {value} is not", *labels)
             return []
         return [Parameter(name, float(value) if declared is Type.REAL else value, span)]
@@ -146,7 +156,9 @@ class _AttentionResolver:
             case tree.Identifier(text="real"):
                 return Type.REAL
             case tree.Identifier(text=text, span=span):
-                self._error("E209", f"there is no type `{text}` for a parameter", Label(span, "expected `int` or `real`"))
+                self._error(
+                    "E209", f"there is no type `{text}` for a parameter", Label(span, "expected `int` or `real`")
+                )
         return Type.REAL if isinstance(default, float) else Type.INT
 
     def _requirements(self, statements: tuple[tree.Field | tree.Require, ...], bindings: Bindings) -> None:
@@ -155,7 +167,11 @@ class _AttentionResolver:
                 expr = self.expressions.predicate(condition, bindings, FieldName.REQUIRE)
                 if isinstance(expr, Const) and expr.value is False:
                     read = {node.name for node in _references(condition)} & bindings.keys()
-                    notes = tuple(f"{name} is {value.value}" for name in sorted(read) if isinstance(value := bindings[name], Const))
+                    notes = tuple(
+                        f"{name} is {value.value}"
+                        for name in sorted(read)
+                        if isinstance(value := bindings[name], Const)
+                    )
                     helps = tuple(f"pass another value: `-D {name}=…`" for name in sorted(read)[:1])
                     self._error("E210", "a requirement does not hold", Label(condition.span), notes=notes, helps=helps)
 
@@ -185,7 +201,10 @@ class _AttentionResolver:
         similarity = fields.get(FieldName.SIMILARITY)
         for rival in (FieldName.WEIGHT, FieldName.NORMALIZE):
             if similarity and (other := fields.get(rival)):
-                labels = (Label(other.name.span, f"sets {rival.value} too"), Label(similarity.span, "sets weight and normalize"))
+                labels = (
+                    Label(other.name.span, f"sets {rival.value} too"),
+                    Label(similarity.span, "sets weight and normalize"),
+                )
                 help_ = "keep `similarity`, or write both `weight` and `normalize` without it"
                 self._error("E214", f"`similarity` and `{rival.value}` contradict each other", *labels, helps=(help_,))
 
@@ -223,7 +242,11 @@ class _AttentionResolver:
                 name = tree.Identifier(text, span=span)
                 call = tree.Call(name, (), span=span)
             case _:
-                self._error("E214", "`similarity` names a similarity word", Label(value.span, "expected a word such as `softmax`"))
+                self._error(
+                    "E214",
+                    "`similarity` names a similarity word",
+                    Label(value.span, "expected a word such as `softmax`"),
+                )
                 return nothing
         word = self.words.similarities.get(name.text)
         if word is None:

@@ -14,7 +14,20 @@ from lark.lark import PostLex
 _OPEN = {"LPAR", "LSQB"}
 _CLOSE = {"RPAR", "RSQB"}
 _CANNOT_BEGIN = {"VBAR", "COMPARE", "MULTIPLY", "POWER", "QMARK", "COLON", "EQUAL", "COMMA", "AMPERSAND"}
-_CANNOT_END = {"VBAR", "COMPARE", "MULTIPLY", "POWER", "QMARK", "COLON", "EQUAL", "COMMA", "AMPERSAND", "PLUS", "MINUS", "BANG"}
+_CANNOT_END = {
+    "VBAR",
+    "COMPARE",
+    "MULTIPLY",
+    "POWER",
+    "QMARK",
+    "COLON",
+    "EQUAL",
+    "COMMA",
+    "AMPERSAND",
+    "PLUS",
+    "MINUS",
+    "BANG",
+}
 
 
 class StatementEnds(PostLex):

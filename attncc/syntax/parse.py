@@ -150,8 +150,13 @@ def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
         case UnexpectedToken(token=Token(type="$END")):
             last = max(1, len(source.text.splitlines()))
             column = len(source.line(last)) + 1
-            label = Label(Span(source, last, column, last, column + 1), f"expected {_expected(set(error.accepts or error.expected))}")
-            return Diagnostic("E102", "the text ends too early", (label,), helps=("close what was opened, for instance with `}`",))
+            label = Label(
+                Span(source, last, column, last, column + 1),
+                f"expected {_expected(set(error.accepts or error.expected))}",
+            )
+            return Diagnostic(
+                "E102", "the text ends too early", (label,), helps=("close what was opened, for instance with `}`",)
+            )
         case UnexpectedToken(token=token):
             span = _token_span(source, token)
             return _explain_token(span, str(token), set(error.accepts or error.expected), source, token.type)
