@@ -91,6 +91,29 @@ def _is_power_of(factor: Any, name: str) -> bool:
 # --- functions with their derivatives ---------------------------------------------------------------------------
 
 
+@cache
+def _function(name: str) -> Any:
+    """A sympy function class that knows its derivative and evaluates nothing by itself."""
+
+    def fdiff(self: Any, argindex: int = 1) -> Any:
+        first = self.args[0]
+        match name:
+            case "min" | "max":
+                ahead = "less" if name == "min" else "more"
+                winner = _function(ahead)(self.args[0], self.args[1])
+                return winner if argindex == 1 else 1 - winner
+            case "mod":
+                return 1 if argindex == 1 else 0
+            case "less" | "more" | "floordiv":
+                return 0
+            case "choose":  # choose(condition symbol, then, otherwise)
+                return {1: 0, 2: _function("choose")(first, 1, 0), 3: _function("choose")(first, 0, 1)}[argindex]
+            case _:
+                return _DERIVATIVES[name](first)
+
+    return type(name, (sympy.Function,), {"fdiff": fdiff})
+
+
 def _gelu(x: Any) -> Any:
     return (1 + _function("erf")(x / math.sqrt(2))) / 2 + x * _function("exp")(-(x**2) / 2) / math.sqrt(2 * math.pi)
 
@@ -116,29 +139,6 @@ _DERIVATIVES: dict[str, Callable[[Any], Any]] = {
     "sign": lambda _: 0,
     "step": lambda _: 0,
 }
-
-
-@cache
-def _function(name: str) -> Any:
-    """A sympy function class that knows its derivative and evaluates nothing by itself."""
-
-    def fdiff(self: Any, argindex: int = 1) -> Any:
-        first = self.args[0]
-        match name:
-            case "min" | "max":
-                ahead = "less" if name == "min" else "more"
-                winner = _function(ahead)(self.args[0], self.args[1])
-                return winner if argindex == 1 else 1 - winner
-            case "mod":
-                return 1 if argindex == 1 else 0
-            case "less" | "more" | "floordiv":
-                return 0
-            case "choose":  # choose(condition symbol, then, otherwise)
-                return {1: 0, 2: _function("choose")(first, 1, 0), 3: _function("choose")(first, 0, 1)}[argindex]
-            case _:
-                return _DERIVATIVES[name](first)
-
-    return type(name, (sympy.Function,), {"fdiff": fdiff})
 
 
 # --- conversion ---------------------------------------------------------------------------------------------------
