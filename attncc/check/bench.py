@@ -1,0 +1,241 @@
+"""Timing a spec against its rivals in one run: interleaved, repeated, with the time before each first answer."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from attncc.check.rivals import Attention, rivals
+from attncc.spec.model import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is measured: lengths n = m, one batch entry unless said otherwise."""
+
+    n: int
+    batch: int = 1
+    heads: int = 8
+    kv_heads: int = 8
+    d: int = 64
+    e: int = 64
+    dtype: str = "float32"
+    backward: bool = False
+    repeat: int = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """One contender at one setting; seconds, bytes. `ratio` is its best time divided by ours."""
+
+    spec: str
+    contender: str
+    setting: Setting
+    first_answer: float  # from the spec (or mask function) to the first result: build, mask, compile, run
+    best: float
+    median: float
+    peak_bytes: int | None  # above what stood before the call; None where the system does not say
+    ratio: float
+    failure: str = ""
+
+    def record(self) -> dict[str, object]:
+        """The timing as one flat JSON object, with what it was measured on."""
+        fields = asdict(self)
+        setting = fields.pop("setting")
+        versions = {name: _version(name) for name in ("attncc", "torch", "triton")}
+        return {"schema_version": 1, **fields, **setting, "device": device_name(), "versions": versions}
+
+
+def device() -> torch.device:
+    """The GPU if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_name() -> str:
+    """The device in words."""
+    if torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def bench(
+    spec: Spec, prepare_ours: Callable[[], Attention], setting: Setting, progress: Callable[[str], None] = lambda _: None
+) -> tuple[Timing, ...]:
+    """Time a spec and every rival that can compute it.
+
+    Args:
+        prepare_ours: builds and loads the spec's module; timed as part of its first answer.
+        progress: called with a short text before each step.
+    """
+    where = device()
+    inputs = _inputs(setting, where)
+    contenders: list[tuple[str, Callable[[], Attention], bool]] = [("attncc", prepare_ours, True)]
+    for rival in rivals(spec, setting.n, where):
+        prepare = rival.prepare
+
+        def prepared(prepare: Callable[[int, int, torch.device], Attention] = prepare) -> Attention:
+            return prepare(setting.n, setting.heads, where)
+
+        contenders.append((rival.name, prepared, rival.has_backward or not setting.backward))
+    runs: dict[str, Callable[[], object]] = {}
+    first: dict[str, float] = {}
+    peaks: dict[str, int | None] = {}
+    failures: dict[str, str] = {}
+    for name, prepare_one, able in contenders:
+        progress(f"{name}: first answer at n = {setting.n}")
+        if not able:
+            failures[name] = "has no backward pass on this device"
+            continue
+        try:
+            first[name], runs[name] = _first_answer(prepare_one, inputs, setting)
+            peaks[name] = _peak(runs[name])
+        except Exception as error:  # a rival may refuse what the spec asks; that is a result, too
+            failures[name] = str(error).strip().splitlines()[0][:120] if str(error) else type(error).__name__
+    samples = _samples(runs, setting, progress)
+    return tuple(_timing(spec, name, setting, first, samples, peaks, failures) for name, _, _ in contenders)
+
+
+def _timing(
+    spec: Spec,
+    name: str,
+    setting: Setting,
+    first: dict[str, float],
+    samples: dict[str, list[float]],
+    peaks: dict[str, int | None],
+    failures: dict[str, str],
+) -> Timing:
+    nothing = float("nan")
+    ours = min(samples["attncc"]) if samples.get("attncc") else nothing
+    best = min(samples[name]) if samples.get(name) else nothing
+    return Timing(
+        spec=spec.name,
+        contender=name,
+        setting=setting,
+        first_answer=first.get(name, nothing),
+        best=best,
+        median=statistics.median(samples[name]) if samples.get(name) else nothing,
+        peak_bytes=peaks.get(name),
+        ratio=best / ours,
+        failure=failures.get(name, ""),
+    )
+
+
+def _inputs(setting: Setting, where: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    dtype = getattr(torch, setting.dtype)
+
+    def normal(heads: int, width: int) -> Tensor:
+        shape = (setting.batch, heads, setting.n, width)
+        return torch.randn(shape, generator=generator).to(where, dtype)
+
+    q, k = normal(setting.heads, setting.d), normal(setting.kv_heads, setting.d)
+    v, d_out = normal(setting.kv_heads, setting.e), normal(setting.heads, setting.e)
+    if setting.backward:
+        for x in (q, k, v):
+            x.requires_grad_(True)
+    return q, k, v, d_out
+
+
+def _first_answer(
+    prepare: Callable[[], Attention], inputs: tuple[Tensor, Tensor, Tensor, Tensor], setting: Setting
+) -> tuple[float, Callable[[], object]]:
+    q, k, v, d_out = inputs
+    start = time.perf_counter()
+    attention = prepare()
+
+    def run() -> object:
+        if not setting.backward:
+            with torch.no_grad():
+                return attention(q, k, v)
+        return torch.autograd.grad(attention(q, k, v), (q, k, v), d_out)
+
+    run()
+    _wait()
+    return time.perf_counter() - start, run
+
+
+def _samples(
+    runs: dict[str, Callable[[], object]], setting: Setting, progress: Callable[[str], None]
+) -> dict[str, list[float]]:
+    """Seconds of each repeat; contenders take turns, so that a noisy minute hits them all."""
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    for at in range(setting.repeat):
+        progress(f"round {at + 1} of {setting.repeat} at n = {setting.n}")
+        for name, run in _turns(runs, at):
+            samples[name].append(_seconds(run))
+    return samples
+
+
+def _turns(runs: dict[str, Callable[[], object]], at: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    items = list(runs.items())
+    yield from items[at % len(items) :] + items[: at % len(items)] if items else []
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    if torch.cuda.is_available():
+        from triton.testing import do_bench
+
+        return float(do_bench(run, warmup=10, rep=40, quantiles=(0.5,))) / 1000
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _peak(run: Callable[[], object]) -> int | None:
+    """The memory that one call needs above what stood before it."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        _wait()
+        return int(torch.cuda.max_memory_allocated() - before)
+    try:  # Linux forgets the peak of a process on request
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _resident("VmRSS")
+        run()
+        return max(0, _resident("VmHWM") - before)
+    except OSError:
+        return None
+
+
+def _resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def table(timings: tuple[Timing, ...]) -> str:
+    """The timings as a table: one row a contender, times in milliseconds."""
+    head = ("contender", "n", "first answer", "best", "median", "peak memory", "time / ours")
+    rows = [head]
+    for each in timings:
+        if each.failure:
+            rows.append((each.contender, str(each.setting.n), each.failure, "", "", "", ""))
+            continue
+        peak = "?" if each.peak_bytes is None else f"{each.peak_bytes / 2**20:.1f} MiB"
+        times = (f"{each.first_answer:.2f} s", f"{1000 * each.best:.2f} ms", f"{1000 * each.median:.2f} ms")
+        rows.append((each.contender, str(each.setting.n), *times, peak, f"{each.ratio:.2f}"))
+    widths = [max(len(row[at]) for row in rows if not (at == 2 and row[3:] == ("",) * 4)) for at in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,204 @@
+"""What a spec is measured against: dense attention and FlexAttention, for the specs that they can express."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attncc.check.oracle import dense, related
+from attncc.spec.expr import (
+    TRUE,
+    And,
+    Binary,
+    BinaryOp,
+    Call,
+    Compare,
+    CompareOp,
+    Const,
+    Dot,
+    Expr,
+    Indicator,
+    Name,
+    Negate,
+    Not,
+    Or,
+    Select,
+    Symbol,
+    Table,
+)
+from attncc.spec.model import Spec
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+_MOST_DENSE = 8192  # the largest n at which a rival may hold n x n scores
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another way to compute the same; `prepare` is what it must do before its first answer (masks, compiling)."""
+
+    name: str
+    prepare: Callable[[int, int, torch.device], Attention]
+    has_backward: bool = True
+
+
+def rivals(spec: Spec, n: int, device: torch.device) -> tuple[Rival, ...]:
+    """The rivals that can compute a spec at length n on a device."""
+    found: list[Rival] = []
+    if _is_plain_softmax(spec):
+        if n <= _MOST_DENSE or spec.pattern == TRUE or _is_causal(spec):
+            found.append(Rival("SDPA", lambda n, heads, device: _sdpa(spec, n, heads, device)))
+    elif n <= _MOST_DENSE // 2:
+        found.append(Rival("dense", lambda n, heads, device: _dense(spec)))
+    if _is_softmax(spec):
+        flex = Rival("FlexAttention", lambda n, heads, device: _flex(spec, n, heads, device), device.type == "cuda")
+        found.append(flex)
+    return tuple(found)
+
+
+def _is_softmax(spec: Spec) -> bool:
+    return spec.weight == Call("exp", (Symbol(Name.SCORE),)) and spec.normalizer == Symbol(Name.ROWS)
+
+
+def _is_plain_softmax(spec: Spec) -> bool:
+    return _is_softmax(spec) and spec.score == Binary(BinaryOp.MULTIPLY, Symbol(Name.SCALE), Dot("q", "k"))
+
+
+def _is_causal(spec: Spec) -> bool:
+    return spec.pattern == Compare(CompareOp.LESS_EQUAL, Symbol(Name.J), Symbol(Name.I))
+
+
+def _dense(spec: Spec) -> Attention:
+    return lambda q, k, v: dense(spec, q, k, v, dtype=q.dtype).out
+
+
+def _sdpa(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
+    attention = torch.nn.functional.scaled_dot_product_attention
+    if _is_causal(spec):
+        return lambda q, k, v: attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+    mask = None if spec.pattern == TRUE else related(spec, n, n, heads, device=str(device))
+    return lambda q, k, v: attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def _flex(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    lengths = {Name.HEADS: heads, Name.QUERIES: n, Name.KEYS: n, Name.VALID: n}
+    mask = None
+    if spec.pattern != TRUE:
+
+        def related_pair(_: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return _value(spec.pattern, {**lengths, Name.HEAD: h, Name.I: i, Name.J: j}, None)
+
+        by_head = Name.HEAD in spec.names
+        mask = torch.compile(create_block_mask)(related_pair, None, heads if by_head else None, n, n, device=str(device))
+    change = None
+    if not _is_plain_softmax(spec):
+
+        def change(score: Tensor, _: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return _value(spec.score, {**lengths, Name.HEAD: h, Name.I: i, Name.J: j, Name.SCALE: 1.0}, score)
+
+    compiled = torch.compile(flex_attention)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = compiled(q, k, v, score_mod=change, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        assert isinstance(out, Tensor)
+        return out
+
+    return attention
+
+
+def _value(expr: Expr, names: dict[Name, Tensor | int | float], dot: Tensor | None) -> Tensor:
+    """An expression at one pair; with `scale` read as 1, `dot` is the scaled product that FlexAttention hands over."""
+
+    def at(each: Expr) -> Tensor:
+        return _value(each, names, dot)
+
+    match expr:
+        case Const(value=value):
+            return value  # type: ignore[return-value]
+        case Symbol(name=name):
+            return names[name]  # type: ignore[return-value]
+        case Dot():
+            assert dot is not None
+            return dot
+        case Negate(operand=operand):
+            return -at(operand)
+        case Not(operand=operand):
+            return ~at(operand)
+        case Binary(op=op, left=left, right=right):
+            return _binary(op, at(left), at(right))
+        case Compare(op=op, left=left, right=right):
+            return _compare(op, at(left), at(right))
+        case And(operands=operands):
+            return _fold(lambda a, b: a & b, [at(each) for each in operands])
+        case Or(operands=operands):
+            return _fold(lambda a, b: a | b, [at(each) for each in operands])
+        case Select(condition=condition, then=then, otherwise=otherwise):
+            return torch.where(at(condition), at(then), at(otherwise))
+        case Indicator(predicate=predicate):
+            return torch.where(at(predicate), 1, 0)
+        case Table(values=values, index=index):
+            return torch.tensor(values)[at(index)]
+        case Call(function=function, arguments=arguments):
+            return _call(function, [at(each) for each in arguments])
+        case _:
+            raise TypeError(f"{type(expr).__name__} is no number of one pair")
+
+
+def _fold(combine: Callable[[Tensor, Tensor], Tensor], parts: list[Tensor]) -> Tensor:
+    result = parts[0]
+    for part in parts[1:]:
+        result = combine(result, part)
+    return result
+
+
+def _binary(op: BinaryOp, left: Tensor, right: Tensor) -> Tensor:
+    match op:
+        case BinaryOp.ADD:
+            return left + right
+        case BinaryOp.SUBTRACT:
+            return left - right
+        case BinaryOp.MULTIPLY:
+            return left * right
+        case BinaryOp.DIVIDE:
+            return left / right
+        case BinaryOp.FLOOR_DIVIDE:
+            return left // right
+        case BinaryOp.MODULO:
+            return left % right
+        case BinaryOp.POWER:
+            return left**right
+
+
+def _compare(op: CompareOp, left: Tensor, right: Tensor) -> Tensor:
+    match op:
+        case CompareOp.LESS:
+            return left < right
+        case CompareOp.LESS_EQUAL:
+            return left <= right
+        case CompareOp.GREATER:
+            return left > right
+        case CompareOp.GREATER_EQUAL:
+            return left >= right
+        case CompareOp.EQUAL:
+            return left == right
+        case CompareOp.NOT_EQUAL:
+            return left != right
+
+
+def _call(function: str, arguments: list[Tensor]) -> Tensor:
+    if not isinstance(arguments[0], Tensor):
+        return math.floor(arguments[0]) if function == "floor" else getattr(math, function)(*arguments)
+    match function:
+        case "min":
+            return _fold(torch.minimum, arguments)
+        case "max":
+            return _fold(torch.maximum, arguments)
+        case "silu" | "gelu" | "softplus" | "elu":
+            return getattr(torch.nn.functional, function)(*arguments)  # type: ignore[no-any-return]
+        case _:
+            return getattr(torch, function)(*arguments)  # type: ignore[no-any-return]
