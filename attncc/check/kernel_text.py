@@ -1,0 +1,119 @@
+"""Text of a generated module → its kernels: what each is made of, and the loops over tiles that it should have."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+KERNELS = ("forward", "backward_columns", "backward_rows")
+
+
+@dataclass(frozen=True, slots=True)
+class TileLoop:
+    """A loop over tiles: whether its body masks pairs, and whether it multiplies matrices."""
+
+    masked: bool
+    dots: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelText:
+    """One kernel with every function that it calls.
+
+    `digest` names this very text. `shape` is the same for texts that differ in numbers alone: these compile to the
+    same program up to constants. `size` grows with the number of operations.
+    """
+
+    module: str
+    kernel: str
+    digest: str
+    shape: str
+    size: int
+    loops: tuple[TileLoop, ...]
+
+
+def kernels_of(path: Path) -> tuple[KernelText, ...]:
+    """The kernels of a generated module, in the order of the file."""
+    functions = _functions(ast.parse(path.read_text(encoding="utf-8")))
+    names = [name for name in KERNELS if f"_{name}_kernel" in functions]
+    return tuple(_kernel(path.stem, name, functions) for name in names)
+
+
+def distinct(texts: Iterator[KernelText] | tuple[KernelText, ...]) -> dict[KernelText, tuple[str, ...]]:
+    """The first of every group of texts of one shape, with the modules that share it."""
+    groups: dict[str, list[KernelText]] = {}
+    for text in texts:
+        groups.setdefault(text.shape, []).append(text)
+    return {group[0]: tuple(each.module for each in group) for group in groups.values()}
+
+
+def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+    """Functions of the module by name, those that stand in an `if` included."""
+    return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def _kernel(module: str, name: str, functions: dict[str, ast.FunctionDef]) -> KernelText:
+    parts = _reachable(f"_{name}_kernel", functions)
+    return KernelText(
+        module=module,
+        kernel=name,
+        digest=_hash(ast.dump(_without_docstring(part)) for part in parts),
+        shape=_hash(ast.dump(_Numbers().visit(_without_docstring(part))) for part in parts),
+        size=sum(1 for part in parts for _ in ast.walk(part)),
+        loops=tuple(_loops(functions[f"_{name}_kernel"], functions)),
+    )
+
+
+def _reachable(name: str, functions: dict[str, ast.FunctionDef]) -> list[ast.FunctionDef]:
+    """A function and those that it calls, directly or not, in the order in which they are met."""
+    found: dict[str, ast.FunctionDef] = {}
+    waiting = [name]
+    while waiting:
+        name = waiting.pop(0)
+        if name in functions and name not in found:
+            found[name] = functions[name]
+            waiting += [node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)]
+    return list(found.values())
+
+
+def _without_docstring(function: ast.FunctionDef) -> ast.FunctionDef:
+    if ast.get_docstring(function) is None:
+        return function
+    copy = ast.parse(ast.unparse(function)).body[0]
+    assert isinstance(copy, ast.FunctionDef)
+    copy.body = copy.body[1:]
+    return copy
+
+
+class _Numbers(ast.NodeTransformer):
+    """Replaces numbers; what is true or false says how the program is built, and stays."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        is_number = isinstance(node.value, int | float) and not isinstance(node.value, bool)
+        return ast.Constant(0) if is_number else node
+
+
+def _hash(texts: Iterator[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+def _loops(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> Iterator[TileLoop]:
+    """Innermost loops in the order of the text. A tile body is told by its last argument whether to mask."""
+    for node in _in_order(function):
+        if isinstance(node, ast.For) and not any(isinstance(inner, ast.For) for inner in _in_order(node)):
+            for call in _in_order(node):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id.endswith("_tile"):
+                    last = call.args[-1]
+                    body = functions[call.func.id]
+                    dots = any(isinstance(each, ast.Name) and each.id == "_dot" for each in ast.walk(body))
+                    yield TileLoop(masked=isinstance(last, ast.Constant) and last.value is True, dots=dots)
+
+
+def _in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything inside a node in the order of the text, the node itself left out."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        yield from _in_order(child)

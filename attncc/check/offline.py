@@ -1,0 +1,268 @@
+"""Kernels of a generated module → what each takes on a GPU: registers, spills, shared memory, matrix instructions.
+
+Triton compiles for a GPU that is not there. What it leaves is read: the assembly, the binary, and the loops of its
+first form, in which full tiles must be free of masks. `python -m attncc.check.offline specs/ -o KERNELS.md` tabulates.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from attncc.check.kernel_text import KernelText, TileLoop, kernels_of
+from attncc.plan.model import Tile
+
+_VECTORS = frozenset({"q", "k", "v", "out", "d_out", "dq", "dk", "dv"})
+_PLACES = frozenset({"q_start", "kv_lengths"})
+_LENGTHS = frozenset({"n", "m", "k_start"})
+_MATRIX = re.compile(r"\bmma\.sync\b|\bwgmma\.mma_async\b|\btcgen05\.mma\b|\bv_mfma_")
+_ALIGNED: list[list[str | int]] = [["tt.divisibility", 16]]  # of every pointer and stride, as a launch finds it
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A GPU and what a kernel may take of it.
+
+    Spills are bytes of stack a thread on NVIDIA, registers on AMD. A list of tile sizes needs one with at most
+    `few_spills`, and none of it may have more than `most_spills`.
+    """
+
+    name: str
+    backend: str
+    architecture: int | str
+    lanes: int
+    shared: int
+    few_spills: int
+    most_spills: int
+    most_warps: int
+
+
+TARGETS = {
+    "sm_80": Target("sm_80", "cuda", 80, lanes=32, shared=163 << 10, few_spills=64, most_spills=256, most_warps=8),
+    "sm_90": Target("sm_90", "cuda", 90, lanes=32, shared=227 << 10, few_spills=64, most_spills=256, most_warps=8),
+    "sm_100": Target("sm_100", "cuda", 100, lanes=32, shared=227 << 10, few_spills=64, most_spills=256, most_warps=8),
+    "gfx942": Target("gfx942", "hip", "gfx942", lanes=64, shared=64 << 10, few_spills=16, most_spills=16, most_warps=4),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one kernel takes; `why` says what is wrong with it where `ok` is false.
+
+    `seconds` are the processor's, spent compiling.
+    """
+
+    registers: int = 0
+    stack: int = 0
+    spills: int = 0
+    shared: int = 0
+    matrix_instructions: int = 0
+    seconds: float = 0.0
+    ok: bool = False
+    why: str = ""
+
+
+@functools.cache
+def load(path: Path) -> ModuleType:
+    """A generated module, imported from its file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tiles_of(path: Path, kernel: str, size: int, width: int, target: str) -> tuple[Tile, ...]:
+    """What a module's kernel tries on a target, for elements of `size` bytes and vectors up to a width."""
+    tiles = [Tile(*each) for each in load(path)._TILES[kernel, size, max(64, _block(width))]]
+    return tuple(tile for tile in tiles if tile.warps <= TARGETS[target].most_warps)
+
+
+def measure(path: Path, kernel: str, tile: Tile, target: str, d: int, dtype: str = "bf16") -> Measurement:
+    """Compile a kernel of a generated module for one target, with keys and values of width `d`.
+
+    The process must not run Triton's interpreter (`TRITON_INTERPRET`).
+    """
+    text = next(each for each in kernels_of(path) if each.kernel == kernel)
+    jitted = getattr(load(path), f"_{kernel}_kernel")
+    started = sum(os.times()[:4])
+    try:
+        compiled = _compile(jitted, tile, TARGETS[target], d, dtype)
+    except Exception as error:  # ptxas, LLVM and Triton's passes raise whatever they like
+        message = str(error).strip().splitlines() or [""]
+        return Measurement(why=f"{type(error).__name__}: {message[0][:150]}")
+    seconds = sum(os.times()[:4]) - started
+    return _read(compiled, TARGETS[target], text, seconds, needs_matrix=dtype != "fp32")
+
+
+def workers(jobs: int) -> ProcessPoolExecutor:
+    """Processes that compile, whether or not this one runs Triton's interpreter."""
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_compile_for_real)
+
+
+def _compile_for_real() -> None:
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # a tenth of the time
+
+
+# --- compiling ----------------------------------------------------------------------------------------------
+
+
+def _block(width: int) -> int:
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def signature(names: Sequence[str], dtype: str, stride: str = "i32") -> dict[str, str | tuple[str, ...]]:
+    """The types of a kernel's arguments, known by their names."""
+
+    def kind(name: str) -> str | tuple[str, ...]:
+        if name.endswith("_strides"):
+            return (stride,) * 3
+        if name in _LENGTHS:
+            return "i32"
+        if not name.endswith("_ptr"):
+            return "fp32"
+        what = name.removesuffix("_ptr")
+        return "*i32" if what in _PLACES else f"*{dtype}" if what in _VECTORS else "*fp32"
+
+    return {name: kind(name) for name in names}
+
+
+def _compile(kernel: Any, tile: Tile, target: Target, d: int, dtype: str) -> Any:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants: dict[str, int | str] = {"GROUP": 1, "D": d, "E": d, "BLOCK_D": _block(d), "BLOCK_E": _block(d)}
+    constants |= {"PRECISION": "ieee", "BLOCK_M": tile.rows, "BLOCK_N": tile.columns}
+    types: dict[str, Any] = dict.fromkeys(constants, "constexpr")
+    types = signature(kernel.arg_names, dtype) | types
+    source = ASTSource(kernel, types, constants, _alignment(kernel.arg_names, types))
+    options = {"num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": True}
+    return triton.compile(source, target=GPUTarget(target.backend, target.architecture, target.lanes), options=options)
+
+
+def _alignment(names: Sequence[str], types: dict[str, Any]) -> dict[tuple[int, ...], list[list[str | int]]]:
+    found: dict[tuple[int, ...], list[list[str | int]]] = {}
+    for index, name in enumerate(names):
+        if isinstance(types[name], tuple):
+            found |= {(index, part): _ALIGNED for part in range(len(types[name]))}
+        elif types[name].startswith("*"):
+            found[index,] = _ALIGNED
+    return found
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def _read(compiled: Any, target: Target, text: KernelText, seconds: float, *, needs_matrix: bool) -> Measurement:
+    assembly = compiled.asm["amdgcn" if target.backend == "hip" else "ptx"]
+    registers, stack, spills = _amd(assembly) if target.backend == "hip" else _nvidia(compiled.asm["cubin"])
+    shared, matrix = compiled.metadata.shared, len(_MATRIX.findall(assembly))
+    faults = [loop_fault(compiled.asm["ttir"], text.loops)]
+    if needs_matrix and not matrix:
+        faults.append("no matrix instruction")
+    if shared > target.shared:
+        faults.append(f"{shared >> 10} KiB of shared memory, {target.shared >> 10} allowed")
+    if spills > target.most_spills:
+        faults.append(f"spills {spills}, {target.most_spills} allowed")
+    why = "; ".join(fault for fault in faults if fault)
+    return Measurement(
+        registers=registers,
+        stack=stack,
+        spills=spills,
+        shared=shared,
+        matrix_instructions=matrix,
+        seconds=seconds,
+        ok=not why,
+        why=why,
+    )
+
+
+def _amd(assembly: str) -> tuple[int, int, int]:
+    def field(name: str) -> int:
+        return int(re.findall(rf"\.{name}:\s+(\d+)", assembly)[0])
+
+    return field("vgpr_count"), field("private_segment_fixed_size"), field("vgpr_spill_count")
+
+
+def _nvidia(binary: bytes) -> tuple[int, int, int]:
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    registers, stack = (int(re.findall(rf"\b{name}:(\d+)", usage)[0]) for name in ("REG", "STACK"))
+    return registers, stack, stack
+
+
+def loop_fault(ttir: str, expected: Sequence[TileLoop]) -> str:
+    """What is wrong with the loops over tiles in Triton's first form: '' if they are as the text says.
+
+    A loop over full tiles has no integer comparison of tiles, no masked load, and selects by nothing from outside.
+    """
+    loops = _innermost_loops(ttir)
+    if len(loops) != len(expected):
+        return f"{len(loops)} loops over tiles, {len(expected)} expected"
+    for at, (body, loop) in enumerate(zip(loops, expected, strict=True)):
+        if loop.dots != any("tt.dot " in line for line in body):
+            return f"loop {at + 1} has {'no' if loop.dots else 'a'} tt.dot"
+        masks = [line for line in body if _is_mask(line, body)]
+        if masks and not loop.masked:
+            return f"loop {at + 1} is over full tiles and masks: {masks[0].split(' loc(')[0].strip()[:100]}"
+        if not masks and loop.masked:
+            return f"loop {at + 1} is over partial tiles and does not mask"
+    return ""
+
+
+def _innermost_loops(ttir: str) -> list[list[str]]:
+    """The lines of every loop that holds no other, in order."""
+    finished: list[tuple[int, list[str]]] = []
+    open_loops: list[tuple[int, int, list[str]]] = []  # line, depth of braces, lines
+    outer: set[int] = set()
+    depth = 0
+    for at, line in enumerate(ttir.splitlines()):
+        depth += line.count("{") - line.count("}")
+        if "scf.for " in line:
+            outer |= {start for start, _, _ in open_loops}
+            open_loops.append((at, depth, []))
+        elif open_loops and depth < open_loops[-1][1]:
+            start, _, body = open_loops.pop()
+            finished.append((start, body))
+        elif open_loops:
+            open_loops[-1][2].append(line)
+    return [body for start, body in sorted(finished) if start not in outer]
+
+
+def _is_mask(line: str, body: Sequence[str]) -> bool:
+    if "tensor<" not in line:
+        return False
+    if "arith.cmpi " in line:
+        return True
+    if "tt.load " in line:
+        return "," in line.split("tt.load ")[1].split(" : ")[0]
+    if "arith.select " in line:
+        condition = line.split("arith.select ")[1].split(",")[0]
+        return not any(each.lstrip().startswith(f"{condition} =") for each in body)
+    return False
+
+
+if __name__ == "__main__":
+    from attncc.check.kernel_table import main
+
+    sys.exit(main())

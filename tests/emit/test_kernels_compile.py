@@ -1,0 +1,130 @@
+"""Every kernel compiles for GPUs that are not there, uses matrix instructions, and spills next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+from attncc.check.kernel_text import TileLoop, distinct, kernels_of
+from attncc.check.offline import TARGETS, Measurement, loop_fault, measure, signature, tiles_of, workers
+from attncc.plan.model import Tile
+
+GENERATED = Path(__file__).parents[2] / "generated"
+MODULES = sorted(GENERATED.glob("*.py"))
+KERNELS = [(text.module, text.kernel) for text in distinct(text for path in MODULES for text in kernels_of(path))]
+BROAD = [(*kernel, target, 128) for kernel in KERNELS for target in ("sm_90", "gfx942")]
+CHOSEN = [  # one body of each kind on all targets and widths
+    ("full", "forward"),
+    ("soft_cap", "backward_columns"),
+    ("sigmoid", "backward_rows"),
+]
+DEEP = [(*kernel, target, d) for kernel in CHOSEN for target in TARGETS for d in (64, 128)]
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[ProcessPoolExecutor]:
+    """A process that compiles, whatever this one has set for Triton's interpreter."""
+    with workers(1) as pool:
+        yield pool
+
+
+def first_that_fits(
+    compiler: ProcessPoolExecutor, path: Path, kernel: str, target: str, d: int
+) -> tuple[Tile, Measurement]:
+    """The first config of the list that satisfies its bar; otherwise the last one tried."""
+    tiles = compiler.submit(tiles_of, path, kernel, 2, d, target).result()
+    for tile in tiles if target != "gfx942" else reversed(tiles):  # the larger ones exceed its shared memory
+        found = compiler.submit(measure, path, kernel, tile, target, d).result()
+        if found.ok and found.spills <= TARGETS[target].few_spills:
+            break
+    return tile, found
+
+
+@pytest.mark.parametrize(("module", "kernel", "target", "d"), sorted({*BROAD, *DEEP}))
+def test_kernel_compiles(compiler: ProcessPoolExecutor, module: str, kernel: str, target: str, d: int) -> None:
+    tile, found = first_that_fits(compiler, GENERATED / f"{module}.py", kernel, target, d)
+    assert found.ok, f"{tile}: {found.why}"
+    assert found.matrix_instructions > 0
+    assert found.spills <= TARGETS[target].few_spills
+    assert 0 < found.shared <= TARGETS[target].shared
+
+
+LOOPS = """
+  %a = scf.for %head = %0 to %1 step %c1 iter_args(%x = %y) -> (tensor<64xf32>)  : i32 {
+    %b = scf.for %step = %0 to %2 step %c1 iter_args(%x_1 = %x) -> (tensor<64xf32>)  : i32 {
+      %visible = arith.cmpi slt, %lanes, %high : tensor<64xi32>
+      %tile = tt.load %pointers, %visible, %zero : tensor<64x!tt.ptr<bf16>>
+      %dot = tt.dot %q, %tile, %zero : tensor<64x64xbf16> * tensor<64x64xbf16> -> tensor<64x64xf32>
+      scf.yield %dot : tensor<64xf32>
+    }
+    %c = scf.for %tile_1 = %3 to %4 step %c1 iter_args(%x_2 = %b) -> (tensor<64xf32>)  : i32 {
+      %far = arith.cmpi slt, %tile_1, %4 : i32
+      %tile = tt.load %pointers : tensor<64x!tt.ptr<bf16>>
+      %dot = tt.dot %q, %tile, %zero : tensor<64x64xbf16> * tensor<64x64xbf16> -> tensor<64x64xf32>
+      %lost = arith.cmpf oeq, %lse, %low : tensor<64xf32>
+      %kept = arith.select %lost, %high, %lse : tensor<64xi1>, tensor<64xf32>
+      scf.yield %dot : tensor<64xf32>
+    }
+    scf.yield %c : tensor<64xf32>
+  }
+"""
+PARTIAL, FULL = TileLoop(masked=True, dots=True), TileLoop(masked=False, dots=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("", "", ""),
+        ("%tile = tt.load %pointers : ", "%tile = tt.load %pointers, %seen, %zero : ", "loop 2 is over full tiles"),
+        (
+            "%far = arith.cmpi slt, %tile_1, %4 : i32",
+            "%far = arith.cmpi slt, %j, %i : tensor<64xi32>",
+            "loop 2 is over",
+        ),
+        ("arith.select %lost,", "arith.select %related,", "loop 2 is over full tiles"),
+        ("%visible = arith.cmpi slt, %lanes, %high : tensor<64xi32>\n", "\n", ""),
+        ("tt.load %pointers, %visible, %zero", "tt.load %pointers", ""),
+        ("tt.dot %q, %tile, %zero", "arith.addf %q, %tile", "loop 1 has no tt.dot"),
+    ],
+)
+def test_loops_over_full_tiles_are_free_of_masks(old: str, new: str, expected: str) -> None:
+    text = LOOPS.replace(old, new, 1) if old else LOOPS
+    assert loop_fault(text, (PARTIAL, FULL)).startswith(expected)
+    assert bool(loop_fault(text, (PARTIAL, FULL))) == bool(expected)
+
+
+def test_loops_are_counted() -> None:
+    assert loop_fault(LOOPS, (PARTIAL,)) == "2 loops over tiles, 1 expected"
+    assert loop_fault(LOOPS, (PARTIAL, PARTIAL)) == "loop 2 is over partial tiles and does not mask"
+
+
+def test_kernels_are_read_from_their_text(tmp_path: Path) -> None:
+    """Numbers do not make kernels differ; the loops are those of the text."""
+    source = (GENERATED / "causal.py").read_text()
+    (tmp_path / "other.py").write_text(source.replace("1.4426950408889634", "2.5"))
+    (tmp_path / "masked.py").write_text(
+        source.replace("PRECISION, False,\n            )", "PRECISION, True,\n            )")
+    )
+    texts = {
+        name: kernels_of(folder / f"{name}.py")
+        for folder, name in ((GENERATED, "causal"), (tmp_path, "other"), (tmp_path, "masked"))
+    }
+    for mine, other in zip(texts["causal"], texts["other"], strict=True):
+        assert mine.loops == other.loops == (PARTIAL, FULL)
+        assert mine.shape == other.shape
+    assert [text.digest for text in texts["causal"]] != [text.digest for text in texts["other"]]
+    assert texts["masked"][0].loops == (PARTIAL, PARTIAL)
+    assert texts["masked"][0].shape != texts["causal"][0].shape
+
+
+def test_arguments_have_the_types_of_a_launch() -> None:
+    names = ["q_ptr", "d_out_ptr", "lse_ptr", "slope_ptr", "q_start_ptr", "k_strides", "n", "k_start", "scale_log2"]
+    assert list(signature(names, "fp16").values()) == [
+        *("*fp16", "*fp16", "*fp32", "*fp32", "*i32"),
+        *(("i32",) * 3, "i32", "i32", "fp32"),
+    ]
