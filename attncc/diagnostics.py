@@ -6,20 +6,42 @@ text with one primary and any number of secondary labels, states facts in notes 
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass, field
+
+_WIDEST = 110  # columns of a source line that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A named text: a `.attn` file, the prelude, or a command line option."""
+    """A named text: a `.attn` file, the prelude, or a command line option.
+
+    The text is kept without a byte order mark and with `\n` for every line end.
+    """
 
     name: str
     text: str = field(repr=False)
 
+    def __post_init__(self) -> None:
+        plain = self.text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+        object.__setattr__(self, "text", plain)
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines; at least one, and an empty last one where the text ends with a line end."""
+        return self.text.split("\n")
+
     def line(self, number: int) -> str:
         """Line `number` (1-based) without its line end; empty past the last line."""
-        lines = self.text.splitlines()
+        lines = self.lines
         return lines[number - 1] if 0 < number <= len(lines) else ""
+
+    @property
+    def end(self) -> Span:
+        """The place after the last character that is no white space."""
+        lines = self.text.rstrip().split("\n")
+        column = len(lines[-1]) + 1
+        return Span(self, len(lines), column, len(lines), column + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +119,49 @@ def _excerpt(labels: tuple[Label, ...]) -> list[str]:
             lines.append(f"{gutter}::: {shown[0].span.place}")
         lines.append(f"{gutter} |")
         for number in sorted({label.span.line for label in shown}):
-            text = source.line(number).replace("\t", " ")
-            lines.append(f"{number:>{width}} | {text}".rstrip())
-            for label in sorted((one for one in shown if one.span.line == number), key=lambda one: one is not primary):
-                lines.append(f"{gutter} | {_underline(label, text, '^' if label is primary else '-')}".rstrip())
+            here_too = sorted((one for one in shown if one.span.line == number), key=lambda one: one is not primary)
+            text, start = _window(source.line(number), here_too[0].span)
+            lines.append(f"{number:>{width}} | {_visible(text)}".rstrip())
+            for label in here_too:
+                mark = "^" if label is primary else "-"
+                lines.append(f"{gutter} | {_underline(label, text, start, mark)}".rstrip())
     lines.append(f"{gutter} |")
     return lines
 
 
-def _underline(label: Label, text: str, mark: str) -> str:
+def _window(text: str, span: Span) -> tuple[str, int]:
+    """The part of a line to show, and how many characters are left out before it."""
+    if len(text) <= _WIDEST:
+        return text, 0
+    start = max(0, min(span.column - 1 - _WIDEST // 3, len(text) - _WIDEST))
+    shown = text[start : start + _WIDEST]
+    if start:
+        shown = "…" + shown[1:]
+    if start + _WIDEST < len(text):
+        shown = shown[:-1] + "…"
+    return shown, start
+
+
+def _underline(label: Label, text: str, start: int, mark: str) -> str:
+    """Marks under the label's characters, counted in the columns that a terminal gives to `text`."""
     span = label.span
-    stop = span.end_column if span.end_line == span.line else len(text) + 1
-    length = max(1, stop - span.column)
-    return " " * (span.column - 1) + mark * length + (f" {label.text}" if label.text else "")
+    first = min(max(0, span.column - 1 - start), len(text))
+    stop = span.end_column - 1 - start if span.end_line == span.line else len(text)
+    marked = text[first : max(first, min(stop, len(text)))]
+    return " " * _columns(text[:first]) + mark * max(1, _columns(marked)) + (f" {label.text}" if label.text else "")
+
+
+def _visible(text: str) -> str:
+    """The text with one harmless character for each that would move the cursor."""
+    return "".join(" " if one == "\t" else one if one.isprintable() else "\ufffd" for one in text)
+
+
+def _columns(text: str) -> int:
+    """How many terminal columns the visible text takes."""
+    return sum(_width(one) for one in _visible(text))
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

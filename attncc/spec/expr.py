@@ -208,11 +208,22 @@ TRUE = Const(True)
 FALSE = Const(False)
 
 
+_PARTS: dict[str, tuple[str, ...]] = {}
+
+
+def _parts(expr: Expr) -> tuple[str, ...]:
+    """The fields of a node's class, without the span."""
+    kind = type(expr).__name__
+    if kind not in _PARTS:
+        _PARTS[kind] = tuple(each.name for each in fields(expr) if each.name != "span")
+    return _PARTS[kind]
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The expressions directly inside `expr`, in source order."""
     found: list[Expr] = []
-    for each in fields(expr):
-        value = getattr(expr, each.name)
+    for name in _parts(expr):
+        value = getattr(expr, name)
         if isinstance(value, Expr):
             found.append(value)
         elif isinstance(value, tuple):
@@ -222,20 +233,22 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """`expr` and everything inside it, outermost first."""
-    yield expr
-    for child in children(expr):
-        yield from walk(child)
+    pending = [expr]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += reversed(children(node))
 
 
 def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """`expr` with `change` applied to each direct child."""
     updates: dict[str, object] = {}
-    for each in fields(expr):
-        value = getattr(expr, each.name)
+    for name in _parts(expr):
+        value = getattr(expr, name)
         if isinstance(value, Expr):
-            updates[each.name] = change(value)
+            updates[name] = change(value)
         elif isinstance(value, tuple) and any(isinstance(item, Expr) for item in value):
-            updates[each.name] = tuple(change(item) if isinstance(item, Expr) else item for item in value)
+            updates[name] = tuple(change(item) if isinstance(item, Expr) else item for item in value)
     return replace(expr, **updates) if updates else expr  # type: ignore[arg-type]
 
 

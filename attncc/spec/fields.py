@@ -32,6 +32,11 @@ READABLE: dict[FieldName, frozenset[Name]] = {
 }
 
 WHY_NOT: dict[Name, str] = {
+    Name.I: "the position of a query is known only at the call",
+    Name.HEAD: "heads are known only at the call",
+    Name.HEADS: "heads are known only at the call",
+    Name.QUERIES: "lengths are known only at the call",
+    Name.KEYS: "lengths are known only at the call",
     Name.J: "j is one key; a normaliser is a number of the whole row",
     Name.SCORE: "score is a number of one pair",
     Name.ROWS: "rows is the sum of the row's weights, so weights cannot read it; only `normalize` can",

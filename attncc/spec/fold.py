@@ -7,6 +7,7 @@ import math
 from attncc.spec.expr import Binary, BinaryOp, Call, Compare, CompareOp, Const, Expr, Negate, Not
 
 LARGEST = 2**53  # whole numbers beyond this are not exact in float64
+_TOO_LARGE = "too large: whole numbers end at 2^53, real ones at about 10^308"
 
 
 class NoValue(Exception):
@@ -25,7 +26,7 @@ def fold(expr: Expr) -> Expr:
         case Not(operand=Const(value=bool(value))):
             return Const(not value, span=expr.span)
         case Binary(op=op, left=Const(value=left), right=Const(value=right)):
-            return Const(_checked(arithmetic(op, left, right)), span=expr.span)
+            return Const(in_range(arithmetic(op, left, right)), span=expr.span)
         case Binary(op=BinaryOp.FLOOR_DIVIDE | BinaryOp.MODULO | BinaryOp.DIVIDE, right=Const(value=0)):
             raise NoValue("the divisor is 0")
         case Binary(op=BinaryOp.MULTIPLY | BinaryOp.DIVIDE, left=left, right=Const(value=1)):
@@ -34,7 +35,7 @@ def fold(expr: Expr) -> Expr:
             return Const(compare(op, left, right), span=expr.span)
         case Call(function=name, arguments=arguments) if all(isinstance(each, Const) for each in arguments):
             values = [each.value for each in arguments if isinstance(each, Const)]
-            return Const(_checked(call(name, values)), span=expr.span)
+            return Const(in_range(call(name, values)), span=expr.span)
         case _:
             return expr
 
@@ -60,13 +61,13 @@ def arithmetic(op: BinaryOp, left: int | float, right: int | float) -> int | flo
     except ZeroDivisionError:
         raise NoValue("the divisor is 0") from None
     except OverflowError:
-        raise NoValue("the result is too large") from None
+        raise NoValue(_TOO_LARGE) from None
 
 
 def _power(left: int | float, right: int | float) -> int | float:
     if isinstance(left, int) and isinstance(right, int) and right >= 0:
         if abs(left) > 1 and right * math.log2(abs(left)) > 53:
-            raise NoValue("the result is too large")
+            raise NoValue(_TOO_LARGE)
         return int(left**right)
     value = float(left) ** right
     if isinstance(value, complex):
@@ -98,7 +99,7 @@ def call(name: str, values: list[int | float]) -> int | float:
     except ValueError:
         raise NoValue(f"`{name}` has no value at {', '.join(map(str, values))}") from None
     except OverflowError:
-        raise NoValue("the result is too large") from None
+        raise NoValue(_TOO_LARGE) from None
 
 
 def _call(name: str, values: list[int | float]) -> int | float:
@@ -134,9 +135,14 @@ def _call(name: str, values: list[int | float]) -> int | float:
             return float(getattr(math, name)(x))
 
 
-def _checked(value: int | float) -> int | float:
+def in_range(value: int | float) -> int | float:
+    """The value of a constant.
+
+    Raises:
+        NoValue: when float64 does not hold it, or a whole number is not exact there.
+    """
     if isinstance(value, float) and not math.isfinite(value):
-        raise NoValue("the result is too large")
+        raise NoValue(_TOO_LARGE)
     if isinstance(value, int) and abs(value) > LARGEST:
-        raise NoValue("the result is too large")
+        raise NoValue(_TOO_LARGE)
     return value

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from keyword import iskeyword
 
 from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
 from attncc.spec.affine import check_affine
 from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Dot, Expr, Name, Symbol, Type
 from attncc.spec.expressions import Bindings, ExpressionResolver
 from attncc.spec.fields import FieldName
+from attncc.spec.fold import NoValue, in_range
+from attncc.spec.functions import FUNCTIONS
 from attncc.spec.model import Align, Parameter, Spec
-from attncc.spec.words import Words, nearest, words_of
+from attncc.spec.words import Words, nearest, taken, twice, unknown_type, words_of
 from attncc.syntax import tree
-from attncc.syntax.parse import parse
+from attncc.syntax.parse import MOST_ERRORS, parse
+
+_LONGEST_NAME = 64
+_IMPORTED = (
+    "functools",
+    "math",
+    "torch",
+    "triton",
+    "typing",
+)  # by emitted modules, which a file of that name would hide
+_LITERAL = re.compile(r"[+-]?(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+)?")
 
 DEFAULT_SCORE = Binary(BinaryOp.MULTIPLY, Symbol(Name.SCALE), Dot("q", "k"))
 
@@ -38,17 +53,22 @@ def resolve(file: tree.File, overrides: Mapping[str, str]) -> Spec:
     words, errors = words_of(file)
     attentions = [each for each in file.definitions if isinstance(each, tree.Attention)]
     if len(attentions) != 1:
-        raise AttnError(*errors, _not_one(file, attentions))
+        raise _all(file.source, (*errors, _not_one(file, attentions)))
     resolver = _AttentionResolver(file.source, attentions[0], words, list(errors))
     spec = resolver.run(overrides)
     if resolver.errors:
-        raise AttnError(*sorted(dict.fromkeys(resolver.errors), key=_in_source_order))
+        raise _all(file.source, resolver.errors)
     return spec
 
 
-def _in_source_order(diagnostic: Diagnostic) -> tuple[int, int]:
-    span = diagnostic.labels[0].span if diagnostic.labels else None
-    return (span.line, span.column) if span else (0, 0)
+def _all(source: Source, errors: Sequence[Diagnostic]) -> AttnError:
+    """Each finding once: those in the file by their place, then those of the command line."""
+
+    def place(diagnostic: Diagnostic) -> tuple[bool, int, int]:
+        span = diagnostic.labels[0].span
+        return span.source != source, span.line, span.column
+
+    return AttnError(*sorted(dict.fromkeys(errors), key=place)[:MOST_ERRORS])
 
 
 def _not_one(file: tree.File, attentions: list[tree.Attention]) -> Diagnostic:
@@ -65,6 +85,10 @@ def _not_one(file: tree.File, attentions: list[tree.Attention]) -> Diagnostic:
     )
 
 
+_Statements = tuple[tree.Field | tree.Require, ...]
+_AFFINE = "affine are sums of i, j, h, n, m and H, times, // or % whole constants"
+
+
 class _AttentionResolver:
     """Resolves one attention and collects diagnostics on the way."""
 
@@ -72,10 +96,11 @@ class _AttentionResolver:
         self.source = source
         self.attention = attention
         self.errors = errors
-        self.expressions = ExpressionResolver(words, errors)
+        self.expressions = ExpressionResolver(source, words, errors)
         self.words = words
 
     def run(self, overrides: Mapping[str, str]) -> Spec:
+        self._check_name()
         parameters = self._parameters(overrides)
         bindings: dict[str, Expr | None] = {each.name.text: None for each in self.attention.parameters}
         bindings |= {each.name: Const(each.value, span=each.span) for each in parameters}
@@ -98,25 +123,42 @@ class _AttentionResolver:
         self._check_affine(spec)
         return spec
 
+    def _check_name(self) -> None:
+        """The name becomes a Python module and part of an operator's name."""
+        name = self.attention.name
+        reason = None
+        if iskeyword(name.text):
+            reason = f"`{name.text}` is a keyword of Python"
+        elif name.text in _IMPORTED:
+            reason = f"emitted modules import `{name.text}`, and a module of that name would hide it"
+        elif name.text.startswith("_"):
+            reason = "names of emitted modules begin with a letter"
+        elif len(name.text) > _LONGEST_NAME:
+            reason = f"it has {len(name.text)} characters; at most {_LONGEST_NAME} make a file name everywhere"
+        if reason is not None:
+            shown = name.text if len(name.text) <= _LONGEST_NAME else name.text[:8] + "…"
+            label = Label(name.span, "expected a name for a Python module")
+            helps = ("choose another name",)
+            self._error("E217", f"an attention cannot be named `{shown}`", label, notes=(reason,), helps=helps)
+
     # --- parameters -------------------------------------------------------------------------------------------
 
     def _parameters(self, overrides: Mapping[str, str]) -> tuple[Parameter, ...]:
         known: dict[str, tree.Parameter] = {}
         bound: list[Parameter] = []
         for parameter in self.attention.parameters:
-            if parameter.name.text in known:
-                first = Label(known[parameter.name.text].name.span, "first declared here")
-                again = Label(parameter.name.span, "declared again here")
-                self._error("E203", f"the parameter `{parameter.name.text}` is declared twice", again, first)
+            name = parameter.name
+            if name.text in known:
+                self.errors.append(twice(name, known[name.text].name))
                 continue
-            known[parameter.name.text] = parameter
-            self.expressions.check_new_name(parameter.name)
-            bound += self._bind(parameter, overrides.get(parameter.name.text))
-        for name in overrides.keys() - known.keys():
-            place = Label(_override_span(name, overrides[name]), "no such parameter")
-            self._error(
-                "E209", f"`{self.attention.name.text}` has no parameter `{name}`", place, helps=nearest(name, known)
-            )
+            known[name.text] = parameter
+            self.errors += taken(name)
+            bound += self._bind(parameter, overrides.get(name.text))
+        for override in sorted(overrides.keys() - known.keys()):
+            place = Label(_override_span(override, overrides[override]), "no such parameter")
+            message = f"`{self.attention.name.text}` has no parameter `{override}`"
+            notes = () if known else (f"`{self.attention.name.text}` has no parameters at all",)
+            self._error("E209", message, place, notes=notes, helps=nearest(override, known))
         return tuple(bound)
 
     def _bind(self, parameter: tree.Parameter, override: str | None) -> list[Parameter]:
@@ -124,30 +166,44 @@ class _AttentionResolver:
         value: int | float | None = None
         span = parameter.span
         if parameter.default is not None:
+            span = parameter.default.span
             value = self.expressions.constant(parameter.default, {})
             if value is None:
                 return []
         declared = self._declared_type(parameter, value)
         if override is not None:
             span = _override_span(name, override)
-            value = _number(override)
+            value = self._given(name, override, span)
             if value is None:
-                self._error("E209", f"the value given for `{name}` is no number", Label(span, "expected a number"))
                 return []
         if value is None:
-            helps = (f"give a default: `{name} = 1`", f"or pass a value: `-D {name}=1`")
-            self._error("E208", f"the parameter `{name}` has no value", Label(parameter.span), helps=helps)
+            helps: tuple[str, ...] = (f"give a default: `{name} = 1`", f"pass a value: `-D {name}=1`")
+            self._error(
+                "E208", f"the parameter `{name}` has no value", Label(parameter.span, "expected `= value`"), helps=helps
+            )
             return []
         if declared is Type.INT and not isinstance(value, int):
-            declaration = Label(parameter.span, "declared here")
-            labels = (
-                (Label(span, "expected a whole number"), declaration)
-                if override
-                else (Label(span, "expected a whole number"),)
-            )
-            self._error("E209", f"the parameter `{name}` is a whole number, but {value} is not", *labels)
+            declaration = (Label(parameter.span, "declared here"),) if override is not None else ()
+            label = Label(span, "expected a whole number")
+            helps = (f"declare it as real: `{name}: real = …`",)
+            message = f"the parameter `{name}` is a whole number, but {value} is not"
+            self._error("E209", message, label, *declaration, helps=helps)
             return []
         return [Parameter(name, float(value) if declared is Type.REAL else value, span)]
+
+    def _given(self, name: str, override: str, span: Span) -> int | float | None:
+        """The number on the command line; None after an error."""
+        if not _LITERAL.fullmatch(override):
+            self._error(
+                "E209", f"the value given for `{name}` is no number", Label(span, "expected a number such as 8 or 0.5")
+            )
+            return None
+        whole = override.lstrip("+-").isdigit() and len(override) < 300
+        try:
+            return in_range(int(override) if whole else float(override))
+        except NoValue as reason:
+            self._error("E209", f"the value given for `{name}` does not fit", Label(span, str(reason)))
+            return None
 
     def _declared_type(self, parameter: tree.Parameter, default: int | float | None) -> Type:
         match parameter.type:
@@ -155,30 +211,33 @@ class _AttentionResolver:
                 return Type.INT
             case tree.Identifier(text="real"):
                 return Type.REAL
-            case tree.Identifier(text=text, span=span):
-                self._error(
-                    "E209", f"there is no type `{text}` for a parameter", Label(span, "expected `int` or `real`")
-                )
+            case tree.Identifier() as type_:
+                self.errors.append(unknown_type(type_))
         return Type.REAL if isinstance(default, float) else Type.INT
 
-    def _requirements(self, statements: tuple[tree.Field | tree.Require, ...], bindings: Bindings) -> None:
+    def _requirements(self, statements: _Statements, bindings: Bindings, *, word: bool = False) -> None:
         for statement in statements:
             for condition in statement.conditions if isinstance(statement, tree.Require) else ():
                 expr = self.expressions.predicate(condition, bindings, FieldName.REQUIRE)
                 if isinstance(expr, Const) and expr.value is False:
-                    read = {node.name for node in _references(condition)} & bindings.keys()
-                    notes = tuple(
-                        f"{name} is {value.value}"
-                        for name in sorted(read)
-                        if isinstance(value := bindings[name], Const)
-                    )
-                    helps = tuple(f"pass another value: `-D {name}=…`" for name in sorted(read)[:1])
-                    self._error("E210", "a requirement does not hold", Label(condition.span), notes=notes, helps=helps)
+                    self._not_held(condition, bindings, word=word)
+                elif not isinstance(expr, Const):
+                    note = "only parameters and constants are known when the spec is built"
+                    labels = self.expressions.labels(Label(condition.span, "this changes from pair to pair"))
+                    self._error("E212", "a requirement has no value", *labels, notes=(note,))
+
+    def _not_held(self, condition: tree.Tree, bindings: Bindings, *, word: bool) -> None:
+        read = sorted({node.name for node in _references(condition)} & bindings.keys())
+        values = [(name, bound) for name in read if isinstance(bound := bindings[name], Const)]
+        where = tuple(Label(bound.span, f"{name} is {bound.value}") for name, bound in values if bound.span)
+        helps = tuple(f"pass another value: `-D {name}=…`" for name in read[:1] if not word)
+        labels = self.expressions.labels(Label(condition.span, "expected this to hold"), *where)
+        self._error("E210", "a requirement does not hold", *labels, helps=helps)
 
     # --- fields -----------------------------------------------------------------------------------------------
 
     def _fields(
-        self, statements: tuple[tree.Field | tree.Require, ...], allowed: type[FieldName] | tuple[FieldName, ...]
+        self, statements: _Statements, allowed: type[FieldName] | tuple[FieldName, ...]
     ) -> dict[FieldName, tree.Field]:
         known = {each.value: each for each in allowed if each is not FieldName.REQUIRE}
         fields: dict[FieldName, tree.Field] = {}
@@ -187,8 +246,7 @@ class _AttentionResolver:
                 continue
             name = statement.name
             if name.text not in known:
-                label = Label(name.span, "no such field")
-                self._error("E202", f"there is no field `{name.text}` here", label, helps=nearest(name.text, known))
+                self._unknown_field(name, known)
             elif known[name.text] in fields:
                 first = fields[known[name.text]].name.span
                 labels = (Label(name.span, "set again here"), Label(first, "first set here"))
@@ -196,6 +254,13 @@ class _AttentionResolver:
             else:
                 fields[known[name.text]] = statement
         return fields
+
+    def _unknown_field(self, name: tree.Identifier, known: Mapping[str, FieldName]) -> None:
+        helps = nearest(name.text, known)
+        if name.text in {each.value for each in FieldName}:
+            helps = (f"set `{name.text}` in the attention; a similarity sets `weight` and `normalize`",)
+        label = Label(name.span, "no such field")
+        self._error("E202", f"there is no field `{name.text}` here", label, helps=helps)
 
     def _contradictions(self, fields: dict[FieldName, tree.Field]) -> None:
         similarity = fields.get(FieldName.SIMILARITY)
@@ -213,10 +278,10 @@ class _AttentionResolver:
             return default
         value = fields[name].value
         if name is FieldName.PATTERN:
-            return self.expressions.predicate(value, bindings, name)
+            return replace(self.expressions.predicate(value, bindings, name), span=value.span)
         if name is FieldName.NORMALIZE and isinstance(value, tree.Reference) and value.name == "none":
             return Const(1, span=value.span)
-        return self.expressions.number(value, bindings, name)
+        return replace(self.expressions.number(value, bindings, name), span=value.span)
 
     def _similarity(self, fields: dict[FieldName, tree.Field], bindings: Bindings) -> tuple[Expr, Expr]:
         """weight and normalizer, from `similarity = word(…)` or from the two fields, softmax by default."""
@@ -242,23 +307,37 @@ class _AttentionResolver:
                 name = tree.Identifier(text, span=span)
                 call = tree.Call(name, (), span=span)
             case _:
-                self._error(
-                    "E214",
-                    "`similarity` names a similarity word",
-                    Label(value.span, "expected a word such as `softmax`"),
-                )
+                text = "expected a word such as `softmax`"
+                self._error("E204", "`similarity` names a word, but this is an expression", Label(value.span, text))
                 return nothing
         word = self.words.similarities.get(name.text)
         if word is None:
-            helps = nearest(name.text, self.words.similarities)
-            self._error("E201", f"there is no similarity `{name.text}`", Label(name.span), helps=helps)
+            self._no_similarity(name)
             return nothing
         inner = self.expressions.arguments(word.name, word.parameters, call, bindings, FieldName.WEIGHT)
         if inner is None:
             return nothing
         fields = self._fields(word.statements, (FieldName.WEIGHT, FieldName.NORMALIZE))
-        weight = self._field(fields, FieldName.WEIGHT, inner, Const(1))
-        return weight, self._field(fields, FieldName.NORMALIZE, inner, Symbol(Name.ROWS))
+        if FieldName.WEIGHT not in fields:
+            label = Label(word.name.span, "expected `weight = …` in its braces")
+            self._error("E202", f"the similarity `{name.text}` sets no weight", label)
+            return nothing
+        with self.expressions.within(name.text, call.span):
+            self._requirements(word.statements, inner, word=True)
+            weight = self._field(fields, FieldName.WEIGHT, inner, Const(1))
+            return weight, self._field(fields, FieldName.NORMALIZE, inner, Symbol(Name.ROWS))
+
+    def _no_similarity(self, name: tree.Identifier) -> None:
+        helps = nearest(name.text, self.words.similarities)
+        message = f"there is no similarity `{name.text}`"
+        if name.text in FUNCTIONS or name.text in self.words.functions:
+            message = f"`{name.text}` is a function, not a similarity"
+            helps = (f"write `weight = {name.text}(…)`",)
+        elif name.text in self.words.patterns:
+            message = f"`{name.text}` is a pattern, not a similarity"
+            parameters = "(…)" if self.words.patterns[name.text].parameters else ""
+            helps = (f"write `pattern = {name.text}{parameters}`",)
+        self._error("E201", message, Label(name.span, "expected a similarity"), helps=helps)
 
     def _align(self, fields: dict[FieldName, tree.Field]) -> Align:
         if FieldName.ALIGN not in fields:
@@ -266,19 +345,32 @@ class _AttentionResolver:
         value = fields[FieldName.ALIGN].value
         if isinstance(value, tree.Reference) and value.name in {each.value for each in Align}:
             return Align(value.name)
-        self._error("E202", "`align` is neither `start` nor `end`", Label(value.span, "expected `start` or `end`"))
+        helps = nearest(value.name, [each.value for each in Align]) if isinstance(value, tree.Reference) else ()
+        label = Label(value.span, "expected `start` or `end`")
+        self._error("E202", "`align` is neither `start` nor `end`", label, helps=helps)
         return Align.END
 
     def _check_affine(self, spec: Spec) -> None:
         found = None if self.errors else check_affine(spec.pattern)
         if found is not None:
             term, reason = found
-            label = Label(term.span or self.attention.span, "this term")
-            self._error("E211", "the pattern is not affine in the positions", label, notes=(reason,))
+            labels = self._place(term.span)
+            notes = (reason, _AFFINE)
+            self._error("E211", "the pattern is not affine in the positions", *labels, notes=notes)
+
+    def _place(self, term: Span | None) -> tuple[Label, ...]:
+        """A term of the pattern; one that lies in the prelude comes after the field that used it."""
+        field = next(
+            each for each in self.attention.statements if isinstance(each, tree.Field) and each.name.text == "pattern"
+        )
+        if term is None or term.source != self.source:
+            inner = (Label(term, "this term"),) if term is not None else ()
+            return (Label(field.value.span, "in this pattern"), *inner)
+        return (Label(term, "this term"),)
 
     def _summary(self) -> str:
         """The first line of the comment right above the attention, or at the top of the file."""
-        lines = self.source.text.splitlines()
+        lines = self.source.lines
         at = self.attention.span.line - 2
         while at > 0 and lines[at - 1].lstrip().startswith("#") and lines[at].lstrip().startswith("#"):
             at -= 1
@@ -306,15 +398,3 @@ def _references(node: tree.Tree) -> list[tree.Reference]:
 def _override_span(name: str, value: str) -> Span:
     text = f"{name}={value}"
     return Span(Source("-D", text), 1, 1, 1, len(text) + 1)
-
-
-def _number(text: str) -> int | float | None:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if value - value == 0 else None

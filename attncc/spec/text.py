@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from attncc.spec.expr import (
     And,
     Binary,
@@ -46,7 +48,7 @@ def _write(expr: Expr, context: int) -> str:
 def _written(expr: Expr) -> tuple[int, str]:
     match expr:
         case Const(value=value):
-            negative = not isinstance(value, bool) and value < 0
+            negative = not isinstance(value, bool) and math.copysign(1, value) < 0
             return _UNARY if negative else _ATOM, number(value)
         case Symbol(name=name):
             return _ATOM, name.value
@@ -68,7 +70,7 @@ def _written(expr: Expr) -> tuple[int, str]:
         case Or(operands=operands):
             return _OR, " | ".join(_write(each, _AND) for each in operands) or "false"
         case Not(operand=operand):
-            return _NOT, f"!{_write(operand, _NOT)}"
+            return _NOT, f"!{_write(operand, _ATOM)}"  # `!a < b` would be right, and misread
         case Select(condition=condition, then=then, otherwise=otherwise):
             parts = (_write(condition, _OR), _write(then, _TERNARY), _write(otherwise, _TERNARY))
             return _TERNARY, "{} ? {} : {}".format(*parts)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TypeVar
 
 from attncc.diagnostics import Diagnostic, Label, Source
+from attncc.spec.expr import Name
 from attncc.spec.functions import FUNCTIONS
 from attncc.syntax import tree
 from attncc.syntax.parse import parse
+
+TYPES = ("int", "real")
+RESERVED = frozenset(
+    {name.value for name in Name if name not in (Name.FIRST, Name.LAST)}
+    | {"pi", "true", "false", "none", "dot", "q", "k", "v"}
+)  # bare names with a meaning of their own
 
 _D = TypeVar("_D", tree.Word, tree.SimilarityWord)
 
@@ -39,23 +46,61 @@ def words_of(file: tree.File) -> tuple[Words, tuple[Diagnostic, ...]]:
     errors: list[Diagnostic] = []
     for definition in (*prelude().definitions, *file.definitions):
         match definition:
-            case tree.Word(kind="pattern", name=name):
-                errors += _add(words.patterns, name, definition)
-            case tree.Word(name=name):
-                errors += _add(words.functions, name, definition)
-            case tree.SimilarityWord(name=name):
-                errors += _add(words.similarities, name, definition)
+            case tree.Word(kind=kind):
+                errors += _parameters(definition.parameters)
+                rival = words.functions if kind == "pattern" else words.patterns
+                errors += _add(words.patterns if kind == "pattern" else words.functions, rival, definition)
+            case tree.SimilarityWord():
+                errors += _parameters(definition.parameters)
+                errors += _add(words.similarities, {}, definition)
     return words, tuple(errors)
 
 
-def _add(table: dict[str, _D], name: tree.Identifier, definition: _D) -> list[Diagnostic]:
-    taken = name.text in FUNCTIONS or name.text == "dot"
-    if taken and isinstance(definition, tree.Word):  # similarity words have a place of their own
-        help_ = "choose another name"
-        return [Diagnostic("E203", f"`{name.text}` is a function of the language", (Label(name.span),), helps=(help_,))]
-    if name.text in table:
-        first = table[name.text].name.span
-        labels = (Label(name.span, "defined again here"), Label(first, "first defined here"))
+def taken(name: tree.Identifier) -> list[Diagnostic]:
+    """A diagnostic where a parameter or word takes a name that the language itself gives a meaning."""
+    if name.text not in RESERVED:
+        return []
+    label = Label(name.span, "expected another name")
+    return [Diagnostic("E203", f"`{name.text}` is a name of the language", (label,), helps=("choose another name",))]
+
+
+def twice(name: tree.Identifier, first: tree.Identifier) -> Diagnostic:
+    """The diagnostic for a parameter that is declared twice."""
+    labels = (Label(name.span, "declared again here"), Label(first.span, "first declared here"))
+    return Diagnostic("E203", f"the parameter `{name.text}` is declared twice", labels)
+
+
+def unknown_type(type_: tree.Identifier) -> Diagnostic:
+    """The diagnostic for a type that is neither `int` nor `real`."""
+    label = Label(type_.span, "expected `int` or `real`")
+    return Diagnostic("E209", f"there is no type `{type_.text}` for a parameter", (label,))
+
+
+def _parameters(parameters: tuple[tree.Parameter, ...]) -> list[Diagnostic]:
+    """What is wrong with the parameters of a word."""
+    errors: list[Diagnostic] = []
+    seen: dict[str, tree.Identifier] = {}
+    for parameter in parameters:
+        name = parameter.name
+        errors += [twice(name, seen[name.text])] if name.text in seen else taken(name)
+        seen.setdefault(name.text, name)
+        if parameter.type is not None and parameter.type.text not in TYPES:
+            errors.append(unknown_type(parameter.type))
+    return errors
+
+
+def _add(table: dict[str, _D], rival: Mapping[str, tree.Word], definition: _D) -> list[Diagnostic]:
+    name = definition.name
+    if isinstance(definition, tree.Word):  # similarity words have a place of their own
+        if reserved := taken(name):
+            return reserved
+        if name.text in FUNCTIONS:
+            label = Label(name.span, "expected another name")
+            help_ = "choose another name"
+            return [Diagnostic("E203", f"`{name.text}` is a function of the language", (label,), helps=(help_,))]
+    earlier = table.get(name.text) or rival.get(name.text)
+    if earlier is not None:
+        labels = (Label(name.span, "defined again here"), Label(earlier.name.span, "first defined here"))
         return [Diagnostic("E203", f"the word `{name.text}` is defined twice", labels, helps=("choose another name",))]
     table[name.text] = definition
     return []

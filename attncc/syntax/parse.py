@@ -8,17 +8,23 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from lark import Lark, Token, Transformer, v_args
-from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+from lark import Lark, Token, Transformer, Tree, v_args
+from lark.exceptions import UnexpectedToken
 from lark.tree import Meta
 
 from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
 from attncc.syntax import tree
+from attncc.syntax.brackets import mismatches
+from attncc.syntax.characters import check_characters
+from attncc.syntax.explain import Mistake, explain
+from attncc.syntax.lexeme import Lexeme
 from attncc.syntax.lines import StatementEnds
 
 MOST_ERRORS = 10  # further syntax errors of one text are rarely independent
-_DEEPEST_NESTING = 100  # brackets within brackets; later stages walk the tree recursively
-_LONGEST_TEXT = 200_000  # characters
+DEEPEST = 100  # expressions within expressions; later stages walk trees recursively
+LONGEST_TEXT = 100_000  # characters, comments included
+MOST_TOKENS = 10_000
+_LONGEST_WHOLE = 300  # digits of a whole number that is kept as one; longer ones are refused later
 
 
 def parse(source: Source) -> tree.File:
@@ -27,168 +33,176 @@ def parse(source: Source) -> tree.File:
     Raises:
         AttnError: with one diagnostic for each independent syntax error (E101 … E104).
     """
-    _check_size(source)
-    errors: list[Diagnostic] = []
-    text = source.text
-    while len(errors) < MOST_ERRORS:
-        try:
-            parsed = _parser().parse(text)
-        except UnexpectedInput as error:
-            found = _explain(error, source)
-            if any(found.labels[0].span.line == earlier.labels[0].span.line for earlier in errors):
-                break
-            errors.append(found)
-            blanked = _without_line(text, found.labels[0].span.line)
-            if blanked is None:
-                break
-            text = blanked
-            continue
-        if not errors:
-            definitions: tuple[Any, ...] = _Builder(source).transform(parsed)
-            return tree.File(source, definitions)
-        break
-    raise AttnError(*errors)
+    if len(source.text) > LONGEST_TEXT:
+        raise _too_long(source, f"{len(source.text)} characters; at most {LONGEST_TEXT} are read")
+    text, errors = check_characters(source, MOST_ERRORS)
+    tokens = _tokens(text)
+    if len(tokens) > MOST_TOKENS:
+        raise _too_long(source, f"{len(tokens)} words and signs; at most {MOST_TOKENS} are read")
+    attempt = _Attempt(source, tokens, spoilt=frozenset(error.labels[0].span.line for error in errors))
+    parsed = attempt.run()
+    errors += attempt.errors
+    if errors or parsed is None:
+        errors.sort(key=lambda error: (error.labels[0].span.line, error.labels[0].span.column))
+        raise AttnError(*errors[:MOST_ERRORS])
+    _check_depth(parsed, source)
+    definitions: tuple[Any, ...] = _Builder(source).transform(parsed)
+    return tree.File(source, definitions)
 
 
 @cache
 def _parser() -> Lark:
-    grammar = resources.files("attncc.syntax").joinpath("attn.lark").read_text(encoding="utf-8")
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attncc"
-    options: dict[str, Any] = {
-        "parser": "lalr",
-        "lexer": "basic",
-        "propagate_positions": True,
-        "maybe_placeholders": False,
-        "postlex": StatementEnds(),
-    }
     try:  # building the tables takes longer than all else that `build` does, so lark keeps them
         folder.mkdir(parents=True, exist_ok=True)
-        return Lark(grammar, cache=str(folder / "grammar.bin"), **options)
+        return make_parser(cache=str(folder / "grammar.bin"))
     except OSError:
-        return Lark(grammar, **options)
+        return make_parser()
 
 
-def _check_size(source: Source) -> None:
-    start = Span(source, 1, 1, 1, 2)
-    if len(source.text) > _LONGEST_TEXT:
-        note = f"it has {len(source.text)} characters; at most {_LONGEST_TEXT} are read"
-        raise AttnError(Diagnostic("E104", "the text is too long for a spec", (Label(start),), notes=(note,)))
-    depth = 0
-    for number, line in enumerate(source.text.splitlines(), start=1):
-        for column, character in enumerate(line.split("#", 1)[0], start=1):
-            depth += (character in "([{") - (character in ")]}")
-            if depth > _DEEPEST_NESTING:
-                place = Label(Span(source, number, column, number, column + 1), "one bracket too many")
-                help_ = "name a part of the expression as a pattern or function word"
-                message = f"brackets are nested more than {_DEEPEST_NESTING} deep"
-                raise AttnError(Diagnostic("E104", message, (place,), helps=(help_,)))
+def make_parser(**options: Any) -> Lark:
+    """Lark for the grammar; `strict=True` refuses every ambiguity of the grammar."""
+    grammar = resources.files("attncc.syntax").joinpath("attn.lark").read_text(encoding="utf-8")
+    return Lark(
+        grammar,
+        parser="lalr",
+        lexer="basic",
+        propagate_positions=True,
+        maybe_placeholders=False,
+        postlex=StatementEnds(),
+        **options,
+    )
 
 
-def _without_line(text: str, number: int) -> str | None:
-    """The text with one statement line blanked, to look for further errors; None where that would not help."""
-    lines = text.split("\n")
-    if number > len(lines) or any(bracket in lines[number - 1] for bracket in "{}"):
+def _tokens(text: str) -> list[Token]:
+    fresh: Any = _parser().parse_interactive(text)
+    return list(fresh.lexer_thread.lex(fresh.parser_state))
+
+
+class _Attempt:
+    """Feeds tokens to the parser one by one; after an error it goes on with the next statement."""
+
+    def __init__(self, source: Source, tokens: list[Token], *, spoilt: frozenset[int]) -> None:
+        self.source = source
+        self.spoilt = spoilt  # lines that have lost characters: what is wrong there was reported
+        self.tokens = tokens
+        self.lexemes = _lexemes(source, tokens)
+        self.errors: list[Diagnostic] = []
+        self._bodies = _bodies(self.lexemes)
+        self._mismatches = mismatches(self.lexemes)
+        interactive: Any = _parser().parse_interactive()  # Any: lark leaves the methods without types
+        self._parser = interactive
+        self._start = 0  # the first token of the current statement
+        self._at_start = self._parser.copy(deepcopy_values=False)
+
+    def run(self) -> Tree[Token] | None:
+        """Lark's tree; None after an error."""
+        at: int | None = 0
+        depth = 0  # of round and square brackets
+        while at is not None and at < len(self.tokens) and len(self.errors) < MOST_ERRORS:
+            token = self.tokens[at]
+            try:
+                self._parser.feed_token(token)
+            except UnexpectedToken:
+                self._report(at)
+                at, depth = self._resume(at), 0
+                continue
+            depth = max(0, depth + (token.type in ("LPAR", "LSQB")) - (token.type in ("RPAR", "RSQB")))
+            at += 1
+            if token.type in ("_END", "LBRACE") and depth == 0:
+                self._begin_statement(at)
+        if at is None or len(self.errors) == MOST_ERRORS:
+            return None
+        try:
+            last = self.tokens[-1] if self.tokens else None
+            result: Tree[Token] = self._parser.feed_eof(last)
+        except UnexpectedToken:
+            self._report(len(self.tokens))
+            return None
+        return result
+
+    def _begin_statement(self, at: int) -> None:
+        self._start = at
+        self._at_start = self._parser.copy(deepcopy_values=False)
+
+    def _report(self, at: int) -> None:
+        first, found = self.lexemes[self._start].span, self.lexemes[at].span
+        if not self.spoilt.isdisjoint(range(first.line, found.line + 1)):
+            return
+        if at in self._mismatches:
+            self.errors.append(self._mismatches[at])
+            return
+        accepted = frozenset(self._parser.accepts())
+        body = self._bodies[min(self._start, len(self._bodies) - 1)]
+        opener = None if body is None else self.lexemes[body]
+        self.errors.append(
+            explain(Mistake(lexemes=self.lexemes, at=at, start=self._start, body=opener, accepted=accepted))
+        )
+
+    def _resume(self, at: int) -> int | None:
+        """The token to go on with after a statement that failed; None where what follows cannot be trusted."""
+        body = self._bodies[self._start]
+        if self.lexemes[at].kind == "ATTENTION" or (body is None and self.lexemes[self._start].kind == "ATTENTION"):
+            return None
+        if body is None and self.lexemes[self._start].kind not in ("PATTERN", "FUNCTION"):
+            return None
+        for index in range(at, len(self.tokens)):
+            same = self._bodies[index] == body
+            if same and self.lexemes[index].kind in (("_END",) if body is None else ("_END", "RBRACE")):
+                self._parser = self._at_start
+                resumed = index + (self.lexemes[index].kind == "_END")
+                self._begin_statement(resumed)
+                return resumed
         return None
-    lines[number - 1] = ""
-    return "\n".join(lines)
 
 
-_TOKEN_NAMES = {
-    "_END": "the end of the line",
-    "$END": "the end of the file",
-    "NUMBER": "a number",
-    "NAME": "a name",
-    "COMPARE": "a comparison",
-    "PLUS": "`+`",
-    "MINUS": "`-`",
-    "MULTIPLY": "`*`, `/`, `//` or `%`",
-    "POWER": "`^`",
-    "LPAR": "`(`",
-    "RPAR": "`)`",
-    "LSQB": "`[`",
-    "RSQB": "`]`",
-    "LBRACE": "`{`",
-    "RBRACE": "`}`",
-    "EQUAL": "`=`",
-    "COMMA": "`,`",
-    "COLON": "`:`",
-    "QMARK": "`?`",
-    "VBAR": "`|`",
-    "AMPERSAND": "`&`",
-    "BANG": "`!`",
-}
-_OPERATORS = {"COMPARE", "PLUS", "MINUS", "MULTIPLY", "POWER", "QMARK", "VBAR", "AMPERSAND"}
-_EXPRESSION_STARTS = {"NUMBER", "NAME", "LPAR", "LSQB", "MINUS", "BANG"}
-
-
-def _expected(names: set[str]) -> str:
-    """The follow set in words, operators and expression starts summed up."""
-    words: list[str] = []
-    if len(names & _EXPRESSION_STARTS) >= 5:
-        words.append("an expression")
-        names = names - _EXPRESSION_STARTS
-    if len(names & _OPERATORS) >= 3:
-        words.append("an operator")
-        names = names - _OPERATORS
-    words += sorted(_TOKEN_NAMES.get(name, f"`{name.lower()}`") for name in names)
-    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
-
-
-_FOREIGN = {
-    "**": ("`**` is not an operator here", "write `^` for powers"),
-    "&&": ("`&&` is not an operator here", "write `&`"),
-    "||": ("`||` is not an operator here", "write `|`"),
-    "and": ("`and` is not an operator here", "write `&`"),
-    "or": ("`or` is not an operator here", "write `|`"),
-    "not": ("`not` is not an operator here", "write `!`"),
-    "if": ("`if` is not an operator here", "write `condition ? then : otherwise`"),
-}
-
-
-def _explain(error: UnexpectedInput, source: Source) -> Diagnostic:
-    match error:
-        case UnexpectedToken(token=Token(type="$END")):
-            last = max(1, len(source.text.splitlines()))
-            column = len(source.line(last)) + 1
-            label = Label(
-                Span(source, last, column, last, column + 1),
-                f"expected {_expected(set(error.accepts or error.expected))}",
-            )
-            return Diagnostic(
-                "E102", "the text ends too early", (label,), helps=("close what was opened, for instance with `}`",)
-            )
-        case UnexpectedToken(token=token):
+def _lexemes(source: Source, tokens: list[Token]) -> list[Lexeme]:
+    """The tokens with their places, and the end of the text; a line end stands right after what it ends."""
+    found: list[Lexeme] = []
+    for token in tokens:
+        if token.type == "_END" and found:
+            last = found[-1].span
+            span = Span(source, last.end_line, last.end_column, last.end_line, last.end_column + 1)
+        else:
             span = _token_span(source, token)
-            return _explain_token(span, str(token), set(error.accepts or error.expected), source, token.type)
-        case UnexpectedCharacters(line=line, column=column):
-            character = source.line(line)[column - 1 : column] or "?"
-            label = Label(Span(source, line, column, line, column + 1), "no part of the language begins like this")
-            return Diagnostic("E103", f"the character `{character}` has no meaning here", (label,))
-        case _:
-            raise error
+        found.append(Lexeme(token.type, str(token), span))
+    return [*found, Lexeme("$END", "", source.end)]
 
 
-def _explain_token(span: Span, text: str, expected: set[str], source: Source, kind: str) -> Diagnostic:
-    before = source.line(span.line)[max(0, span.column - 2) : span.column - 1]
-    doubled = before + text if before == text and text in "*&|" else text
-    helps: tuple[str, ...] = ()
-    if kind == "_END":
-        message = "the line ends in the middle of a statement"
-        span = Span(source, span.line, span.column, span.line, span.column + 1)
-    elif doubled in _FOREIGN:
-        message, help_ = _FOREIGN[doubled]
-        helps = (help_,)
-    else:
-        message = f"`{text}` does not fit here"
-    if kind == "EQUAL" and "COMPARE" in expected:
-        helps = ("write `==` to compare two numbers",)
-    return Diagnostic("E101", message, (Label(span, f"expected {_expected(expected)}"),), helps=helps)
+def _bodies(lexemes: list[Lexeme]) -> list[int | None]:
+    """For each token the index of the `{` that it stands in; braces themselves stand outside."""
+    found: list[int | None] = []
+    opened: list[int] = []
+    for at, lexeme in enumerate(lexemes):
+        found.append(opened[-1] if opened else None)
+        if lexeme.kind == "LBRACE":
+            opened.append(at)
+        elif lexeme.kind == "RBRACE" and opened:
+            opened.pop()
+    return found
+
+
+def _too_long(source: Source, found: str) -> AttnError:
+    start = Label(Span(source, 1, 1, 1, 2))
+    note = f"it has {found}"
+    return AttnError(Diagnostic("E104", "the text is too long for a spec", (start,), notes=(note,)))
+
+
+def _check_depth(parsed: Tree[Token], source: Source) -> None:
+    level: list[Tree[Token]] = [parsed]
+    for _ in range(DEEPEST):
+        level = [child for each in level for child in each.children if isinstance(child, Tree)]
+        if not level:
+            return
+    meta = level[0].meta
+    place = Label(Span(source, meta.line, meta.column, meta.line, meta.column + 1), "one level too many")
+    help_ = "name a part of the expression as a pattern or function word"
+    message = f"expressions are nested more than {DEEPEST} deep"
+    raise AttnError(Diagnostic("E104", message, (place,), helps=(help_,)))
 
 
 def _token_span(source: Source, token: Token) -> Span:
     line, column = token.line or 1, token.column or 1
-    if token.type == "_END":
-        return Span(source, line, column, line, column + 1)
     return Span(source, line, column, token.end_line or line, token.end_column or column + 1)
 
 
@@ -279,8 +293,8 @@ class _Builder(Transformer[Token, Any]):
 
     def number(self, meta: Meta, parts: list[Token]) -> tree.Number:
         text = str(parts[0])
-        value = float(text) if any(mark in text for mark in ".eE") else int(text)
-        return tree.Number(value, span=self._span(meta))
+        whole = text.isdigit() and len(text) <= _LONGEST_WHOLE
+        return tree.Number(int(text) if whole else float(text), span=self._span(meta))
 
     def name(self, meta: Meta, parts: list[Token]) -> tree.Reference:
         return tree.Reference(str(parts[0]), span=self._span(meta))
