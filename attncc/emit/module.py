@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib import resources
 
@@ -13,10 +14,14 @@ from attncc.emit.torch_form import Parts, TorchForm
 from attncc.emit.torch_library import library
 from attncc.emit.triton_host import TritonForm
 from attncc.emit.writer import fill
+from attncc.plan.cost import summary
+from attncc.plan.describe import plan_sentence
 from attncc.plan.model import Plan, Slabs
 from attncc.spec.expr import Name, Table, names_in, walk
 from attncc.spec.model import Align, Spec
 from attncc.version import VERSION
+
+_CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*[-_.a-zA-Z0-9]+")  # how Python finds a file's encoding (PEP 263)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,11 @@ class Context:
 def emit(plan: Plan) -> str:
     """The module's text, formatted; the same for the same plan."""
     environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
     )
     source = resources.files("attncc.emit").joinpath("module.py.jinja").read_text(encoding="utf-8")
     context = _context(plan)
@@ -88,7 +97,12 @@ def _context(plan: Plan) -> Context:
     key_totals = torch_form.key_totals()
     added = {total: name for name, (total, _) in key_totals.items()}
     totals = [f"{added[name]}[own]" for name in torch_form._added()]
-    used = parts.used | triton_form.host_used | {"_reciprocal"} | ({"_table"} if "_table(" in launchers + parts.numbers else set())
+    used = (
+        parts.used
+        | triton_form.host_used
+        | {"_reciprocal"}
+        | ({"_table"} if "_table(" in launchers + parts.numbers else set())
+    )
     numbers_scale = "scale" if spec.reads_scale else "None"
     numbers_call = f"_numbers(q, k, v, {numbers_scale}, kv_lengths)" if parts.numbers else "()"
     body = "".join((parts.pattern, parts.numbers, parts.slabs, parts.plain, launchers))
@@ -116,7 +130,9 @@ def _context(plan: Plan) -> Context:
         d_lse="d_lse, " if plan.has_lse else "",
         d_lse_value=f"d_statistics[{lse_index - 1}], " if plan.has_lse else "",
         reads_delta=plan.reads_delta,
-        hidden_statistics=", ".join(f"output[{at + 1}]" for at, name in enumerate(statistics) if name != "lse" or not plan.has_lse),
+        hidden_statistics=", ".join(
+            f"output[{at + 1}]" for at, name in enumerate(statistics) if name != "lse" or not plan.has_lse
+        ),
         number_count=3 if spec.reads_scale else 2,
         numbers_call=numbers_call,
         numbers_call_k=numbers_call.replace("q, k, v", "q, k, k"),
@@ -143,7 +159,12 @@ def _reach(plan: Plan) -> tuple[int, int] | None:
 def _table_length(spec: Spec) -> int | None:
     """The length of the shortest list that is indexed by the head alone."""
     fields = (spec.pattern, spec.score, spec.weight, spec.normalizer)
-    tables = [node for expr in fields for node in walk(expr) if isinstance(node, Table) and names_in(node.index) == {Name.HEAD}]
+    tables = [
+        node
+        for expr in fields
+        for node in walk(expr)
+        if isinstance(node, Table) and names_in(node.index) == {Name.HEAD}
+    ]
     direct = [len(table.values) for table in tables if not list(walk(table.index))[1:]]
     return min(direct, default=None)
 
@@ -162,13 +183,20 @@ def _header(plan: Plan) -> str:
         f"Rebuild: attncc build {_file_name(spec)}{parameters}",
         "",
         *(f"    {line}" if line else "" for line in spec.source.text.rstrip().splitlines()),
+        "",
+        *fill(f"Plan: {plan_sentence(plan.domain)}", 96),
+        *fill(f"Cost: {summary(plan)}.", 96),
     ]
-    return "\n".join(f"# {line}".rstrip() for line in lines)
+    text = "\n".join(f"# {line}".rstrip() for line in lines)
+    if any(_CODING.match(line) for line in text.splitlines()[:2]):  # a name such as `coding` must not declare one
+        text = f"# -*- coding: utf-8 -*-\n{text}"
+    return text
 
 
 def _file_name(spec: Spec) -> str:
     """The file's own name: where it lay when it was built is nobody's business."""
-    return spec.source.name.replace("\\", "/").rsplit("/", 1)[-1]
+    name = spec.source.name.replace("\\", "/").rsplit("/", 1)[-1]
+    return "".join(one if one.isprintable() else "?" for one in name)
 
 
 def _derivation(plan: Plan) -> str:
@@ -181,5 +209,4 @@ def _derivation(plan: Plan) -> str:
 
 def _docstring(spec: Spec) -> str:
     summary = spec.summary or f"The attention `{spec.name}`."
-    return summary.replace("\\", "/").replace('"""', "'''")
-
+    return "\n    ".join(fill(summary.replace("\\", "/").replace('"""', "'''"), 92))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
 from attncc.graph.ir import Graph
+from attncc.plan.derivation import domain_steps
 from attncc.plan.domain import analyse
 from attncc.plan.model import Passes, Plan, Slabs
 from attncc.plan.ranges import Domain
 from attncc.plan.tiles import TILES
 from attncc.rewrite.algebra import NoDerivative
 from attncc.rewrite.backward import Gradients, differentiate
-from attncc.rewrite.engine import Step, rewrite
+from attncc.rewrite.engine import rewrite
 from attncc.rewrite.finish import finish
 from attncc.rewrite.laws import LAWS
 from attncc.spec.expr import Expr
@@ -34,7 +35,7 @@ def plan(spec: Spec) -> Plan:
     return Plan(
         spec=spec,
         domain=domain,
-        steps=(*steps, *_domain_steps(domain)),
+        steps=(*steps, *domain_steps(domain, spec.pattern, graph)),
         dense=dense,
         gpu=_passes(gradients, use_base_two=True),
         torch=_passes(gradients, use_base_two=False),
@@ -65,7 +66,3 @@ def _differentiate(spec: Spec, graph: Graph) -> Gradients:
     except NoDerivative as error:
         label = Label(error.term.span or spec.span, "this part")
         raise AttnError(Diagnostic("E302", "a weight has no usable derivative", (label,))) from error
-
-
-def _domain_steps(domain: Domain) -> tuple[Step, ...]:
-    return ()

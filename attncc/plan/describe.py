@@ -1,0 +1,62 @@
+"""Intervals and head classes → words, for derivations, `explain` and the head of a module."""
+
+from __future__ import annotations
+
+from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
+from attncc.spec.expr import TRUE
+from attncc.spec.text import text
+
+
+def interval_text(interval: Interval, what: str = "keys") -> str:
+    """`keys first - 511 … last`, `all keys if first < 16`: the positions, and when there are any."""
+    match interval:
+        case Interval(low=None, high=None):
+            span = f"all {what}"
+        case Interval(low=None, high=high) if high is not None:
+            span = f"{what} up to {text(high)}"
+        case Interval(low=low, high=None) if low is not None:
+            span = f"{what} from {text(low)}"
+        case Interval(low=low, high=high):
+            assert low is not None and high is not None
+            span = f"{what} {text(low)} … {text(high)}"
+    return span if interval.when == TRUE else f"{span} if {text(interval.when)}"
+
+
+def is_everything(interval: Interval) -> bool:
+    """Whether the interval is the whole axis for every tile."""
+    return interval == Interval(None, None)
+
+
+def is_restricted(domain: Domain) -> bool:
+    """Whether some head skips keys that its tiles do not touch."""
+    return any(not _sees_all(each.by_row) for each in domain.classes)
+
+
+def _sees_all(segments: tuple[Segment, ...]) -> bool:
+    return any(is_everything(each.touched) for each in segments)
+
+
+def heads_text(one: HeadClass) -> str:
+    """Which heads a class holds."""
+    return "every head" if one.condition == TRUE else f"heads where {text(one.condition)}"
+
+
+def plan_sentence(domain: Domain, most: int = 2) -> str:
+    """What a tile of rows does, for at most so many classes of heads."""
+    shown = domain.classes[:most]
+    parts = [_class_sentence(each, len(domain.classes) > 1) for each in shown]
+    left = len(domain.classes) - len(shown)
+    if left:
+        parts.append(f"and {left} more {'class' if left == 1 else 'classes'} of heads")
+    return "; ".join(parts) + "."
+
+
+def _class_sentence(one: HeadClass, named: bool) -> str:
+    start = f"{heads_text(one)}: a tile" if named else "a tile"
+    if one.facts.empty or not one.by_row:
+        return f"{start} of rows first … last visits nothing"
+    visited = ", then ".join(interval_text(each.touched) for each in one.by_row)
+    if all(each.full == each.touched for each in one.by_row):
+        return f"{start} of rows first … last visits {visited}, without a mask"
+    unmasked = ", ".join(interval_text(each.full) for each in one.by_row if each.full is not None)
+    return f"{start} of rows first … last visits {visited}" + (f"; without a mask: {unmasked}" if unmasked else "")
