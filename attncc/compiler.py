@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from attncc.diagnostics import AttnError, Diagnostic, Source
+from attncc.diagnostics import Source
 from attncc.emit.module import emit
 from attncc.plan.choose import plan
 from attncc.plan.model import Plan
+from attncc.sources import read_source
 from attncc.spec.model import Spec
 from attncc.spec.resolve import load
+
+__all__ = ["Compiled", "compile_source", "make_plan", "read_source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +23,6 @@ class Compiled:
     spec: Spec
     plan: Plan = field(repr=False)
     text: str = field(repr=False)
-
-
-def read_source(path: str | Path) -> Source:
-    """The source in a file.
-
-    Raises:
-        AttnError: E901 when the file cannot be read as text.
-    """
-    try:
-        return Source(str(path), Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise AttnError(Diagnostic("E901", f"cannot read `{path}`: {reason}")) from None
-    except UnicodeDecodeError:
-        help_ = "save the file as UTF-8"
-        raise AttnError(Diagnostic("E901", f"`{path}` is no text", helps=(help_,))) from None
 
 
 def make_plan(source: Source, parameters: Mapping[str, str] | None = None) -> Plan:

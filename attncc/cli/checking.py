@@ -1,0 +1,188 @@
+"""`attncc check`: modules against dense attention, as the user gave them and with parameters that fit test sizes."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attncc.cli.command import FOUND, OK, command
+from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
+from attncc.cli.render import Screen
+from attncc.diagnostics import Source
+
+if TYPE_CHECKING:
+    from attncc.check.compare import Property, Report, Verdict
+    from attncc.compiler import Compiled
+
+_FORMS = {"torch": ("torch",), "triton": ("triton",), "both": ("torch", "triton")}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The report of one spec with one set of parameters."""
+
+    compiled: Compiled
+    is_smaller: bool
+    report: Report
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing failed."""
+        return self.report.ok
+
+    @property
+    def title(self) -> str:
+        """`longformer (w = 13, g = 5; smaller, so that test sizes are cut)`."""
+        spec = self.compiled.spec
+        values = ", ".join(f"{each.name} = {each.value}" for each in spec.parameters)
+        reason = "smaller, so that test sizes are cut" if self.is_smaller else ""
+        inside = "; ".join(part for part in (values, reason) if part)
+        return f"{spec.name} ({inside})" if inside else spec.name
+
+    @property
+    def text(self) -> str:
+        """The table, what was checked beside numbers, and what failed."""
+        properties = [f"  {each.text}" for each in self.report.properties]
+        failures = [f"  FAILED {each}" for each in self.report.failures]
+        count = len(self.report.verdicts)
+        verdict = f"ok: {count} cases" if self.ok else f"{len(failures)} of {count + len(properties)} checks failed"
+        indented = [f"  {line}" for line in self.report.table.splitlines()]
+        note = [f"  {self.note}"] if self.note else []
+        return "\n".join((self.title, *indented, *note, *properties, *failures, f"  {verdict}"))
+
+
+@click.command("check")
+@files_argument
+@define_option
+@stdin_option
+@click.option("--quick", is_flag=True, help="Fewer and smaller cases.")
+@click.option(
+    "--form",
+    type=click.Choice(tuple(_FORMS)),
+    help="What to check; by default torch, and both where there is a GPU. Without one Triton kernels are interpreted.",
+)
+@command(
+    "Compare modules with dense attention, outputs and gradients alike.",
+    "attncc check specs/longformer.attn --quick",
+    "attncc check specs/longformer.attn -D w=7 -D g=2 --form both",
+    "attncc check specs/ --json > report.json",
+)
+def check(
+    screen: Screen,
+    files: tuple[str, ...],
+    define: Mapping[str, str],
+    stdin_filename: str,
+    quick: bool,
+    form: str | None,
+) -> int:
+    """The command's body; its help is made above."""
+    found = check_all(screen, sources_of(files, stdin_filename), define, quick=quick, form=form)
+    ok = all(each.ok for each in found)
+    if screen.is_json:
+        screen.json(ok, reports=[_as_json(each) for each in found])
+    elif not screen.quiet or not ok:
+        screen.data("\n\n".join(each.text for each in found if not screen.quiet or not each.ok))
+    return OK if ok else FOUND
+
+
+def check_all(
+    screen: Screen, sources: Sequence[Source], define: Mapping[str, str], *, quick: bool, form: str | None
+) -> list[Checked]:
+    """Compile and check every spec; where its numbers exceed test sizes, a copy with smaller ones as well."""
+    from attncc.check.shrink import smaller
+    from attncc.cli.build import compile_all
+    from attncc.compiler import compile_source
+
+    given = compile_all(tuple(sources), define)
+    planned: list[tuple[Compiled, bool]] = []
+    for each in given:
+        planned.append((each, False))
+        small = smaller(each.spec, define)
+        if small is not None:
+            planned.append((compile_source(each.spec.source, small), True))
+    gc.enable()  # from here on tensors are made and dropped
+    return [_checked(screen, each, is_smaller, quick, form) for each, is_smaller in planned]
+
+
+def _checked(screen: Screen, compiled: Compiled, is_smaller: bool, quick: bool, form: str | None) -> Checked:
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    forms = _FORMS[form or ("both" if has_gpu else "torch")]
+    if "triton" in forms and not has_gpu:
+        os.environ["TRITON_INTERPRET"] = "1"  # read when a module defines its kernels
+
+    from attncc.check.compare import check as run
+    from attncc.check.load import load_module
+
+    module = load_module(compiled.text, compiled.spec.name)
+    done = 0
+
+    def progress(_: Verdict | Property) -> None:
+        nonlocal done
+        done += 1
+        screen.progress(f"{compiled.spec.name}: {done} checks")
+
+    report = run(module, compiled.spec, forms, quick, device="cuda" if has_gpu else "cpu", progress=progress)
+    screen.progress("")
+    if "triton" in forms and not has_gpu:
+        return Checked(compiled, is_smaller, _without_interpreted_bfloat16(report), _BFLOAT16)
+    return Checked(compiled, is_smaller, report)
+
+
+_BFLOAT16 = "triton in bfloat16 is left out: Triton's interpreter rounds towards zero where GPUs round to nearest"
+
+
+def _without_interpreted_bfloat16(report: Report) -> Report:
+    """The report without cases whose errors are those of Triton's interpreter."""
+    import torch
+
+    kept = [each for each in report.verdicts if each.form != "triton" or each.case.dtype != torch.bfloat16]
+    return replace(report, verdicts=tuple(kept))
+
+
+def _as_json(each: Checked) -> dict[str, Any]:
+    spec = each.compiled.spec
+    return {
+        "name": spec.name,
+        "spec": spec.source.name,
+        "parameters": {one.name: one.value for one in spec.parameters},
+        "smaller_parameters": each.is_smaller,
+        "note": each.note,
+        "ok": each.ok,
+        "failures": list(each.report.failures),
+        "cases": [_verdict_json(verdict) for verdict in each.report.verdicts],
+        "properties": [
+            {"name": one.name, "form": one.form, "ok": one.ok, "text": one.text} for one in each.report.properties
+        ],
+    }
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "case": verdict.case.name,
+        "form": verdict.form,
+        "ok": verdict.ok,
+        "fault": verdict.fault,
+        "tensors": [
+            {
+                "tensor": one.tensor,
+                "error": _finite(one.error),
+                "row_error": _finite(one.row_error),
+                "of_limit": _finite(one.used),
+                "fault": one.fault,
+            }
+            for one in verdict.comparisons
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if value - value == 0 else None

@@ -1,0 +1,70 @@
+"""`attncc explain`: what was derived from a spec and what it costs, or what a diagnostic code means; runs nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import click
+
+from attncc.cli.command import OK, command
+from attncc.cli.inputs import define_option, sources_of, stdin_option
+from attncc.cli.render import Screen
+from attncc.codes import CODES
+
+
+@click.command("explain")
+@click.argument("file", metavar="FILE|CODE")
+@define_option
+@stdin_option
+@click.option("--n", type=click.IntRange(min=1), default=4096, help="Rows of queries.  [4096]")
+@click.option("--m", type=click.IntRange(min=1), help="Rows of keys.  [n]")
+@click.option("--heads", type=click.IntRange(min=1), default=8, help="Query heads.  [8]")
+@click.option("--d", type=click.IntRange(min=1), default=64, help="Width of q and k.  [64]")
+@click.option("--e", type=click.IntRange(min=1), help="Width of v.  [d]")
+@command(
+    "Explain a spec (derivation, ranges, cost) or a diagnostic code; runs nothing.",
+    "attncc explain specs/longformer.attn",
+    "attncc explain specs/longformer.attn -D w=512 --n 65536 --json",
+    "attncc explain E211",
+)
+def explain(
+    screen: Screen,
+    file: str,
+    define: Mapping[str, str],
+    stdin_filename: str,
+    n: int,
+    m: int | None,
+    heads: int,
+    d: int,
+    e: int | None,
+) -> int:
+    """The command's body; its help is made above."""
+    if re.fullmatch(r"[EW]\d+", file):
+        return _explain_code(screen, file)
+    sources = sources_of([file], stdin_filename)
+    if len(sources) > 1:
+        raise click.UsageError(f"`explain` takes one spec, and `{file}` holds {len(sources)}")
+
+    from attncc.cli.explain_text import as_text
+    from attncc.cli.explanation import explanation
+    from attncc.compiler import make_plan
+
+    found = explanation(make_plan(sources[0], define), n, m or n, heads, d, e or d)
+    if screen.is_json:
+        screen.json(True, **found)
+    else:
+        screen.data(as_text(found, screen.verbose))
+    return OK
+
+
+def _explain_code(screen: Screen, code: str) -> int:
+    if code not in CODES:
+        raise click.BadParameter(f"there is no code `{code}`; they are {', '.join(CODES)}", param_hint="FILE|CODE")
+    from attncc.explanations import explain as explain_code
+
+    if screen.is_json:
+        screen.json(True, code=code, title=CODES[code], explanation=explain_code(code))
+    else:
+        screen.data(f"{code}: {CODES[code]}\n\n{explain_code(code)}")
+    return OK

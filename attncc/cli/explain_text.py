@@ -1,0 +1,183 @@
+"""The values of an explanation → text for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attncc.cli.render import table
+
+_UNITS = ("", "K", "M", "G", "T", "P")
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_FIELDS = ("pattern", "score", "weight", "normalize")
+
+
+def as_text(found: dict[str, Any], verbose: bool) -> str:
+    """Every section under a heading; `verbose` adds the graph of the backward pass and the other autotune lists."""
+    parameters = ", ".join(f"{name} = {value}" for name, value in found["parameters"].items())
+    title = f"{found['name']} ({parameters})" if parameters else found["name"]
+    sections = [
+        [title, *([f"  {found['summary']}"] if found["summary"] else [])],
+        ["Meaning", *_rows((name, found["meaning"][name]) for name in _FIELDS)],
+        ["Derivation", *_derivation(found["derivation"])],
+        ["Dense graph: what the spec says", *_indent(found["graphs"]["dense"])],
+        ["Forward graph: what became of it", *_indent(found["graphs"]["forward"])],
+        *([["Backward graph: its gradient", *_indent(found["graphs"]["backward"])]] if verbose else []),
+        ["Ranges of a tile of rows first … last", *_ranges(found["head_classes"], "by_row")],
+        *([["Ranges of a tile of keys first … last", *_ranges(found["head_classes"], "by_column")]] if verbose else []),
+        ["Proven", *_facts(found["head_classes"])],
+        [_at_sizes(found["sizes"]), *_tiles(found["tiles"])],
+        ["Cost of a batch entry", *_cost(found["cost"])],
+        ["Kept for backward, beside q, k and v", *_saved(found)],
+        ["Tiles tried on a GPU: rows x columns, warps, stages", *_autotune(found, verbose)],
+    ]
+    return "\n\n".join("\n".join(section) for section in sections)
+
+
+def _indent(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _rows(rows: Any) -> list[str]:
+    return _indent(table(rows).splitlines())
+
+
+def _derivation(steps: list[dict[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    for step in steps:
+        lines.append(f"  {step['law']}: {step['statement']}")
+        lines += [f"      {line}" for line in step["before"]]
+        lines += [f"    → {line}" for line in step["after"]]
+    return lines
+
+
+def _class_title(one: dict[str, Any]) -> str:
+    if one["is_every_head"]:
+        return "every head"
+    heads = ", ".join(map(str, one["heads"][:8])) + (", …" if len(one["heads"]) > 8 else "")
+    return f"heads where {one['condition']} ({heads or 'none of these'})"
+
+
+def _ranges(classes: list[dict[str, Any]], axis: str) -> list[str]:
+    lines: list[str] = []
+    for one in classes:
+        lines.append(f"  {_class_title(one)}: {one['pattern']}")
+        rows = [
+            (f"visits {segment['touched']}", f"unmasked {segment['full'] or 'nowhere'}") for segment in one[axis]
+        ] or [("visits nothing", "")]
+        lines += [f"    {line}" for line in table(rows).splitlines()]
+    return lines
+
+
+def _facts(classes: list[dict[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    for one in classes:
+        indent = "  "
+        if len(classes) > 1:
+            lines.append(f"  {_class_title(one)}")
+            indent = "    "
+        lines += [f"{indent}{line}" for line in _class_facts(one["facts"])]
+    return lines
+
+
+def _class_facts(facts: dict[str, Any]) -> list[str]:
+    if facts["empty"]:
+        return ["no query sees any key"]
+    lines = []
+    if facts["full"]:
+        lines.append("every query sees every key")
+    lines.append("causal: no query sees a later key" if facts["causal"] else "not causal, or not proven to be")
+    if facts["self_related"]:
+        lines.append("no row is empty in a square call: every query sees its own position")
+    else:
+        lines.append("rows may be empty: they give 0, and a log-sum-exp of -inf")
+    if facts["shift"] == 1:
+        lines.append("depends on i - j alone")
+    elif facts["shift"] is not None:
+        lines.append(f"repeats every {facts['shift']} positions")
+    if facts["reach_back"] is not None:
+        lines.append(f"looks back at most {facts['reach_back']}: a decoder keeps {facts['reach_back'] + 1} keys")
+    if facts["reach_ahead"] is not None and not facts["causal"]:
+        lines.append(f"looks ahead at most {facts['reach_ahead']}")
+    lines.append(
+        "ranges are exact" if facts["exact"] else "ranges are bounds found part by part: they may be wider than needed"
+    )
+    return lines
+
+
+def _at_sizes(sizes: dict[str, int]) -> str:
+    return f"At n = {sizes['n']}, m = {sizes['m']}, {sizes['heads']} heads, d = {sizes['d']}, e = {sizes['e']}"
+
+
+def _tiles(tiles: dict[str, Any]) -> list[str]:
+    about = "" if tiles["exact"] else "about "
+    share = f" ({tiles['full'] / tiles['touched']:.0%})" if tiles["touched"] else ""
+    return _rows(
+        (
+            (f"tiles of {tiles['rows']} x {tiles['columns']} visited", f"{about}{tiles['touched']:,}"),
+            ("without a mask", f"{about}{tiles['full']:,}{share}"),
+            ("with a mask", f"{about}{tiles['partial']:,}"),
+            ("related pairs", f"{about}{tiles['pairs']:,}"),
+            ("scores computed for each related pair", f"{tiles['waste']:.2f}"),
+        )
+    )
+
+
+def _cost(cost: dict[str, Any]) -> list[str]:
+    pairs = cost["visited_pairs"]["formulas"]
+    known = [f"≈ {each}" if each is not None else "counted only" for each in pairs]
+    rows = [
+        ("pairs a head visits", "; ".join(known), ""),
+        ("pairs in tiles, all heads", "", _decimal(cost["visited_pairs"]["value"])),
+    ]
+    for name in ("forward", "backward"):
+        one = cost[name]
+        formula = one["flops"]["formula"]
+        flops = f"≈ {formula}" if formula is not None else f"({one['flops_per_pair']}) a pair"
+        rows.append((f"{name} FLOPs", flops, _decimal(one["flops"]["value"])))
+        rows.append((f"{name} bytes", one["bytes"]["formula"], _binary(one["bytes"]["value"])))
+    return [
+        *_rows(rows),
+        "  (matrix products only; bytes count each tensor once a kernel; b = 2; as many key heads as heads)",
+    ]
+
+
+def _saved(found: dict[str, Any]) -> list[str]:
+    names = (["out"] if found["saved"]["out"] else []) + [
+        f"{name} (a number a row)" for name in found["saved"]["row_numbers"]
+    ]
+    saved, dense = found["cost"]["saved_bytes"], found["cost"]["dense_matrix_bytes"]
+    return _rows(
+        (
+            (", ".join(names) or "nothing", saved["formula"] if names else "", _binary(saved["value"])),
+            ("a dense matrix of weights would take", dense["formula"], _binary(dense["value"])),
+        )
+    )
+
+
+def _autotune(found: dict[str, Any], verbose: bool) -> list[str]:
+    width = max(found["sizes"]["d"], found["sizes"]["e"])
+    rows = []
+    for kernel in dict.fromkeys(each["kernel"] for each in found["autotune"]):
+        lists = [each for each in found["autotune"] if each["kernel"] == kernel]
+        fitting = [each for each in lists if each["width"] >= width and each["element_bytes"] == 2]
+        for each in lists if verbose else fitting[:1]:
+            tries = "; ".join(
+                f"{tile['rows']}x{tile['columns']}, {tile['warps']}, {tile['stages']}" for tile in each["tries"]
+            )
+            rows.append((kernel, f"{each['element_bytes']} bytes, width up to {each['width']}", tries))
+    return _rows(rows) if rows else ["  no list for this width: the torch form runs"]
+
+
+def _decimal(value: int) -> str:
+    return _scaled(value, 1000, _UNITS, "")
+
+
+def _binary(value: int) -> str:
+    return _scaled(value, 1024, _BINARY_UNITS, " ")
+
+
+def _scaled(value: int, step: int, units: tuple[str, ...], gap: str) -> str:
+    scaled, at = float(value), 0
+    while scaled >= step and at < len(units) - 1:
+        scaled, at = scaled / step, at + 1
+    return f"{value}{gap}{units[0]}" if at == 0 else f"{scaled:.3g}{gap or ' '}{units[at]}"

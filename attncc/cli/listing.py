@@ -1,0 +1,56 @@
+"""`attncc list`: the specs of a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from attncc.cli.command import FOUND, OK, command
+from attncc.cli.inputs import sources_of
+from attncc.cli.render import Screen, table
+from attncc.diagnostics import AttnError, Diagnostic
+
+
+@click.command("list")
+@click.argument("folder", default="specs", required=False)
+@command(
+    "List the specs in a folder (specs/ by default): name, parameters, summary.",
+    "attncc list",
+    "attncc list my/specs --json",
+)
+def list_specs(screen: Screen, folder: str) -> int:
+    """The command's body; its help is made above."""
+    from attncc.spec.resolve import load
+
+    if not Path(folder).is_dir():
+        raise AttnError(
+            Diagnostic("E901", f"there is no folder `{folder}`", helps=("name the folder: `attncc list FOLDER`",))
+        )
+    specs = []
+    faults: list[Diagnostic] = []
+    for source in sources_of([folder], ""):
+        try:
+            specs.append(load(source))
+        except AttnError as error:
+            faults += error.diagnostics
+    if screen.is_json:
+        found = [
+            {
+                "name": each.name,
+                "path": each.source.name,
+                "parameters": {one.name: one.value for one in each.parameters},
+                "summary": each.summary,
+            }
+            for each in specs
+        ]
+        screen.json(not faults, faults, specs=found)
+        return FOUND if faults else OK
+    rows = [
+        (each.name, ", ".join(f"{one.name} = {one.value}" for one in each.parameters), each.summary) for each in specs
+    ]
+    if rows:
+        screen.data(table(rows))
+    if faults:
+        screen.diagnostics(faults)
+    return FOUND if faults else OK

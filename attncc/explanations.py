@@ -1,0 +1,187 @@
+"""The long text of every diagnostic code, with a spec that causes it and the one to write instead."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a code means; `wrong` is a spec that has the fault (empty where no text can), `right` one without it."""
+
+    text: str
+    wrong: str = ""
+    right: str = ""
+
+
+def _one(body: str, name: str = "my_pattern") -> str:
+    return f"attention {name} {{ {body} }}"
+
+
+EXPLANATIONS: dict[str, Explanation] = {
+    "E101": Explanation(
+        "The text is a spec up to this place, and what comes next cannot follow. The message lists what could. "
+        "Often a bracket is missing, or two statements stand on one line: a statement ends at the end of its line "
+        "or at `;`.",
+        _one("pattern = causal align = start"),
+        _one("pattern = causal; align = start"),
+    ),
+    "E102": Explanation(
+        "The text ends where something still has to come, most often the `}` that closes the attention or the `)` "
+        "that closes a call.",
+        "attention my_pattern { pattern = causal",
+        _one("pattern = causal"),
+    ),
+    "E103": Explanation(
+        "The language has no use for this character. Comments begin with `#`, `and` is written `&`, `or` is `|`, "
+        "`not` is `!`, a power is `^`. Typographic minus signs and quotes that were pasted in have to be replaced.",
+        _one("pattern = i − j <= 3"),
+        _one("pattern = i - j <= 3"),
+    ),
+    "E104": Explanation(
+        "Specs are a page of text. One that is far longer, or whose brackets are nested hundreds deep, is refused "
+        "before it is read, so that no input can exhaust memory or the stack. Give parts of the expression a name: "
+        "`pattern word(a) = …` above the attention.",
+    ),
+    "E201": Explanation(
+        "The name is no parameter, no word of the prelude, no word of this file, and no function. The message names "
+        "the nearest one that exists in this place.",
+        _one("pattern = casual"),
+        _one("pattern = causal"),
+    ),
+    "E202": Explanation(
+        "An attention has the fields pattern, score, weight, normalize, similarity and align, and nothing else; "
+        "`align` is `start` or `end`. Everything else that a spec says is an expression inside one of them.",
+        _one("mask = causal"),
+        _one("pattern = causal"),
+    ),
+    "E203": Explanation(
+        "A name means one thing in a file. A field is set once, a parameter is declared once, and names of the "
+        "language (i, j, h, n, m, d, e, H, functions) cannot be given another meaning.",
+        "attention my_pattern { pattern = causal; pattern = window(3) }",
+        "attention my_pattern { pattern = causal & window(3) }",
+    ),
+    "E204": Explanation(
+        "Predicates (which pairs are related) and numbers (scores, weights) are different kinds, and one does not "
+        "turn into the other by itself. Compare a number to get a predicate; write `[p]` to get 1 where p holds and "
+        "0 elsewhere.",
+        _one("pattern = i - j"),
+        _one("pattern = i - j == 0"),
+    ),
+    "E205": Explanation(
+        "q, k and v are vectors, and a weight is a number of one pair. The way from one to the other is the dot "
+        "product, `dot(q, k)`: the query's vector first, then the key's.",
+        _one("score = q"),
+        _one("score = scale * dot(q, k)"),
+    ),
+    "E206": Explanation(
+        "The arguments do not fit the word: too many, too few, one given twice, or a name that the word does not "
+        "have. The message shows where the word is declared. Words whose parameters all have defaults can be "
+        "written without brackets.",
+        _one("pattern = window(3, 3, 3)"),
+        _one("pattern = window(3, 3)"),
+    ),
+    "E207": Explanation(
+        "Each field may read only what is known when it is needed. A pattern is decided before any score is "
+        "computed, so it cannot read `score`; a normaliser is a number of the whole row, so it cannot read `j`.",
+        _one("weight = exp(score); normalize = j + 1"),
+        _one("weight = exp(score); normalize = rows + 1"),
+    ),
+    "E208": Explanation(
+        "A parameter without a default has no value until the command line gives one: `-D w=512`. Parameters are "
+        "bound when the spec is built, because `//` and `%` by them are then constants, which index analysis needs.",
+        "attention my_pattern(w) { pattern = window(w) }",
+        "attention my_pattern(w = 512) { pattern = window(w) }",
+    ),
+    "E209": Explanation(
+        "The value does not fit the parameter: it is no number, not a whole one where one is wanted, or the "
+        "attention has no parameter of this name. A parameter whose default is a whole number takes whole numbers; "
+        "write `w: real = 2` for one that does not.",
+        "attention my_pattern(w: int = 2.5) { pattern = window(w) }",
+        "attention my_pattern(w: int = 2) { pattern = window(w) }",
+    ),
+    "E210": Explanation(
+        "A `require` line states what parameters must fulfil for the spec to mean what its author meant. With the "
+        "values given it does not hold; the notes show them.",
+        "attention my_pattern(w = 0) { require w > 0; pattern = window(w) }",
+        "attention my_pattern(w = 1) { require w > 0; pattern = window(w) }",
+    ),
+    "E211": Explanation(
+        "Loop bounds are derived from the pattern by integer sets, which know sums of positions with constant "
+        "factors, `//` and `%` by constants, comparisons, and `&`, `|`, `!`. A product of two positions is none of "
+        "these. Parameters are constants: `i // c` is fine when c is one.",
+        _one("pattern = i * j < 100"),
+        _one("pattern = i + j < 100"),
+    ),
+    "E212": Explanation(
+        "The constants in this expression have no value together: a division by 0, the logarithm of 0, a root of a "
+        "negative number; or a default is not made of constants. The note says which.",
+        _one("pattern = i // 0 == j"),
+        _one("pattern = i // 1 == j"),
+    ),
+    "E213": Explanation(
+        "Words are replaced by what they stand for until none is left. A word that uses itself would never end, and "
+        "words that double in size at every level would fill the memory.",
+        "pattern again(c) = again(c - 1)\n" + _one("pattern = again(3)"),
+        "pattern once(c) = i - j < c\n" + _one("pattern = once(3)"),
+    ),
+    "E214": Explanation(
+        "`similarity = word` sets both `weight` and `normalize`, so neither can be set beside it; and it names a "
+        "similarity word such as softmax, not an expression.",
+        _one("similarity = softmax; normalize = rows + 1"),
+        _one("weight = exp(score); normalize = rows + 1"),
+    ),
+    "E215": Explanation(
+        "A file defines one attention, which gives the module its name. Words (`pattern`, `similarity`, `function`) "
+        "may stand beside it in any number.",
+        "pattern near = i - j < 3",
+        "pattern near = i - j < 3\n" + _one("pattern = near"),
+    ),
+    "E216": Explanation(
+        "A list holds constants and is read at once, by a whole number made of h and H: `[1, 1, 2, 4][h]`. It "
+        "cannot be stored, or read at a position; a table of positions is an input, not a constant.",
+        _one("pattern = i - j < [8, 16][j]"),
+        _one("pattern = i - j < [8, 16][h % 2]"),
+    ),
+    "E217": Explanation(
+        "The name of an attention becomes the name of a Python module, so it is no keyword of Python, begins with a "
+        "letter, has at most 64 characters, and hides none of the modules that emitted code imports (`torch`, "
+        "`triton`, `math`, `functools`, `typing`).",
+        "attention class { pattern = causal }",
+        "attention classes { pattern = causal }",
+    ),
+    "E301": Explanation(
+        "No query is related to any key, for any lengths, so every output would be 0. Two conditions exclude each "
+        "other, or a sign is the wrong way round: i is the query, j the key, and the past is `j <= i`.",
+        _one("pattern = causal & j > i"),
+        _one("pattern = causal & j >= i"),
+    ),
+    "E302": Explanation(
+        "The backward pass is derived from the weight, and a part of this one has no derivative that can be used. "
+        "Rewrite that part with functions that have one.",
+    ),
+    "E901": Explanation(
+        "A file or folder cannot be read or written, or is not UTF-8 text. Nothing was changed.",
+    ),
+}
+
+
+def explain(code: str) -> str:
+    """The long text of a code with its examples, for people."""
+    found = EXPLANATIONS.get(code)
+    if found is None:
+        return "There is no longer text for this code."
+    parts = [_wrapped(found.text)]
+    if found.wrong:
+        parts.append("Instead of\n" + _indented(found.wrong))
+        parts.append("write\n" + _indented(found.right))
+    return "\n\n".join(parts)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 96)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
