@@ -1,9 +1,43 @@
-"""Settings of the whole test run; they must stand before torch is imported."""
+"""Settings of the whole test run, which must stand before torch is imported, and the fixture for golden files."""
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 # Tests run in several processes at once: one thread each, or they wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+Golden = Callable[[str, str], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden(name, text)` compares a text with the file of that name in `golden/` beside the test, or writes it."""
+    folder = Path(request.path).parent / "golden"
+    update = request.config.getoption("--update-golden")
+
+    def compare(name: str, text: str) -> None:
+        path = folder / name
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        if not path.exists():
+            pytest.fail(f"{path} is missing: run pytest --update-golden and review it")
+        expected = path.read_text(encoding="utf-8")
+        if text != expected:
+            lines = (expected.splitlines(), text.splitlines())
+            changes = "\n".join(difflib.unified_diff(*lines, str(path), "this run", lineterm=""))
+            pytest.fail(f"{changes}\nif the change is right: pytest --update-golden")
+
+    return compare
