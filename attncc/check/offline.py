@@ -87,7 +87,7 @@ def load(path: Path) -> ModuleType:
 def tiles_of(path: Path, kernel: str, size: int, width: int, target: str) -> tuple[Tile, ...]:
     """What a module's kernel tries on a target, for elements of `size` bytes and vectors up to a width."""
     tiles = [Tile(*each) for each in load(path)._TILES[kernel, size, max(64, _block(width))]]
-    return tuple(tile for tile in tiles if tile.warps <= TARGETS[target].most_warps)
+    return tuple(tile for tile in tiles if tile.warps <= TARGETS[target].most_warps) or tuple(tiles)
 
 
 def measure(path: Path, kernel: str, tile: Tile, target: str, d: int, dtype: str = "bf16") -> Measurement:
