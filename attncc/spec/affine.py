@@ -42,7 +42,7 @@ _WORDS_OUTSIDE = {
     Name.WIDTH: "`d` is the width of q and k, and which keys are related cannot depend on it",
     Name.VALUE_WIDTH: "`e` is the width of v, and which keys are related cannot depend on it",
     Name.SCALE: "`scale` is a real number that scales scores, and which keys are related cannot depend on it",
-    Name.SCORE: "`score` is a value of the data; a pattern reads positions (select by score with `top`)",
+    Name.SCORE: "`score` is a value of the data; a pattern reads positions",
     Name.ROWS: "`rows` is known only after the weights; it belongs in `normalize`",
     Name.FIRST: "`first` is a bound that planning makes; a spec cannot read it",
     Name.LAST: "`last` is a bound that planning makes; a spec cannot read it",
@@ -172,7 +172,7 @@ def _check_number(expr: Expr) -> Refusal | None:
                 return None
             return expr, _WORDS_OUTSIDE[name]
         case Dot():
-            return expr, "a dot product is a value of the data; a pattern reads positions (select by score with `top`)"
+            return expr, "a dot product is a value of the data; a pattern reads positions"
         case Local(name=name):
             return (
                 expr,
@@ -218,8 +218,8 @@ def _check_arithmetic(expr: Expr, op: BinaryOp, left: Expr, right: Expr) -> Refu
             if constant_values(expr) is not None:
                 return None
             return expr, (
-                "a power of a position is not affine; for a list of distances write "
-                "`exists t in 0..20 : i - j == 2^t` or `i - j in {1, 2, 4, 8}`"
+                "a power of a position is not affine; write a list of distances as one comparison each: "
+                "`i - j == 1 | i - j == 2 | i - j == 4`"
             )
 
 

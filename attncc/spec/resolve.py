@@ -105,8 +105,9 @@ class _AttentionResolver:
         bindings: dict[str, Expr | None] = {each.name.text: None for each in self.attention.parameters}
         bindings |= {each.name: Const(each.value, span=each.span) for each in parameters}
         fields = self._fields(self.attention.statements, FieldName)
-        self._requirements(self.attention.statements, bindings)
+        held = self._requirements(self.attention.statements, bindings)
         self._contradictions(fields)
+        checked = len(self.errors)
         weight, normalizer = self._similarity(fields, bindings)
         spec = Spec(
             name=self.attention.name.text,
@@ -120,6 +121,9 @@ class _AttentionResolver:
             normalizer=normalizer,
             align=self._align(fields),
         )
+        if not held:  # what a requirement guards against need not be told twice
+            later = [error for error in self.errors[checked:] if error.code not in ("E209", "E212", "E216")]
+            self.errors[checked:] = later
         self._check_affine(spec)
         return spec
 
@@ -215,7 +219,9 @@ class _AttentionResolver:
                 self.errors.append(unknown_type(type_))
         return Type.REAL if isinstance(default, float) else Type.INT
 
-    def _requirements(self, statements: _Statements, bindings: Bindings, *, word: bool = False) -> None:
+    def _requirements(self, statements: _Statements, bindings: Bindings, *, word: bool = False) -> bool:
+        """Check what must hold of the parameters; whether it does."""
+        before = len(self.errors)
         for statement in statements:
             for condition in statement.conditions if isinstance(statement, tree.Require) else ():
                 expr = self.expressions.predicate(condition, bindings, FieldName.REQUIRE)
@@ -225,6 +231,7 @@ class _AttentionResolver:
                     note = "only parameters and constants are known when the spec is built"
                     labels = self.expressions.labels(Label(condition.span, "this changes from pair to pair"))
                     self._error("E212", "a requirement has no value", *labels, notes=(note,))
+        return len(self.errors) == before
 
     def _not_held(self, condition: tree.Tree, bindings: Bindings, *, word: bool) -> None:
         read = sorted({node.name for node in _references(condition)} & bindings.keys())
@@ -323,7 +330,8 @@ class _AttentionResolver:
             self._error("E202", f"the similarity `{name.text}` sets no weight", label)
             return nothing
         with self.expressions.within(name.text, call.span):
-            self._requirements(word.statements, inner, word=True)
+            if not self._requirements(word.statements, inner, word=True):
+                return nothing
             weight = self._field(fields, FieldName.WEIGHT, inner, Const(1))
             return weight, self._field(fields, FieldName.NORMALIZE, inner, Symbol(Name.ROWS))
 

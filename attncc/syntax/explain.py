@@ -49,6 +49,7 @@ _TOKEN_NAMES = {
     "BANG": "`!`",
 }
 _OPERATORS = {"COMPARE", "PLUS", "MINUS", "MULTIPLY", "POWER", "QMARK", "VBAR", "AMPERSAND"}
+_CANNOT_END = {*_OPERATORS, "COLON", "EQUAL", "BANG", "COMMA"}
 _EXPRESSION_STARTS = {"NUMBER", "NAME", "LPAR", "LSQB", "MINUS", "BANG"}
 
 
@@ -83,6 +84,17 @@ class Mistake:
         return self.lexemes[self.at + 1].kind if self.at + 1 < len(self.lexemes) else "$END"
 
     @property
+    def open_bracket(self) -> Lexeme | None:
+        """The innermost round or square bracket of the statement that is open where it stops."""
+        opened: list[Lexeme] = []
+        for lexeme in self.lexemes[self.start : self.at]:
+            if lexeme.kind in ("LPAR", "LSQB"):
+                opened.append(lexeme)
+            elif lexeme.kind in ("RPAR", "RSQB") and opened:
+                opened.pop()
+        return opened[-1] if opened else None
+
+    @property
     def wants_expression(self) -> bool:
         """Whether an expression would fit."""
         return {"NUMBER", "MINUS"} <= self.accepted and "MULTIPLY" not in self.accepted
@@ -90,7 +102,18 @@ class Mistake:
 
 def explain(mistake: Mistake) -> Diagnostic:
     """The diagnostic for a mistake: the most telling of the known ones."""
-    cases = (_header, _definition_inside, _keyword, _outside, _field, _foreign_word, _number, _two_statements)
+    cases = (
+        _header,
+        _definition_inside,
+        _keyword,
+        _outside,
+        _field,
+        _foreign_word,
+        _number,
+        _two_statements,
+        _open_bracket,
+        _operand,
+    )
     for case in cases:
         found = case(mistake)
         if found is not None:
@@ -136,7 +159,7 @@ def _definition_inside(mistake: Mistake) -> Diagnostic | None:
         return None
     what = "an attention" if kind == "ATTENTION" else f"a {mistake.first.text} word"
     opened = Label(mistake.body.span, "these braces are still open")
-    helps = ("close the braces before it with `}`",)
+    helps = ("move it out of the braces" if word or kind == "FUNCTION" else "close the braces before it with `}`",)
     return _error(f"{what} cannot be defined inside braces", mistake.first.span, "", opened, helps=helps)
 
 
@@ -249,6 +272,30 @@ def _two_statements(mistake: Mistake) -> Diagnostic | None:
     )
 
 
+def _open_bracket(mistake: Mistake) -> Diagnostic | None:
+    """A bracket that an earlier line opened: most likely it should have been closed there."""
+    opener = mistake.open_bracket
+    if opener is None or opener.span.line == mistake.found.span.line or mistake.wants_expression:
+        return None
+    closer = ")" if opener.kind == "LPAR" else "]"
+    label = Label(mistake.found.span, f"expected `{closer}` before this `{mistake.found.text}`")
+    message = f"`{opener.text}` is never closed"
+    return Diagnostic("E101", message, (Label(opener.span, "opened here"), label), helps=(f"close it with `{closer}`",))
+
+
+def _operand(mistake: Mistake) -> Diagnostic | None:
+    """An operator or `=` at the end of a line, and nothing that belongs to it."""
+    found, before = mistake.found, mistake.at - 1
+    if found.kind == "EQUAL" and mistake.body is not None:  # the name before it begins the next statement
+        before -= 1
+    elif not mistake.wants_expression or found.kind not in ("_END", "$END", "RBRACE"):
+        return None
+    operator, after = mistake.lexemes[max(before, mistake.start)], mistake.lexemes[before + 1]
+    if operator.kind not in _CANNOT_END or (found.kind == "EQUAL" and operator.span.line == after.span.line):
+        return None
+    return _error(f"an expression is missing after `{operator.text}`", operator.span, "expected an expression after it")
+
+
 def _plain(mistake: Mistake) -> Diagnostic:
     found, accepted = mistake.found, mistake.accepted
     text = f"expected {expected(accepted)}"
@@ -256,6 +303,8 @@ def _plain(mistake: Mistake) -> Diagnostic:
     within = {lexeme.kind for lexeme in mistake.lexemes[mistake.start : mistake.at]}
     if found.kind == "$END":
         return Diagnostic("E102", "the text ends too early", (Label(found.span, text),))
+    opener = mistake.open_bracket
+    labels = () if opener is None else (Label(opener.span, f"this `{opener.text}` is still open"),)
     if found.kind == "_END":
         message = "the line ends in the middle of a statement"
     elif mistake.wants_expression:
@@ -268,4 +317,4 @@ def _plain(mistake: Mistake) -> Diagnostic:
         helps = ("write `==` to compare two numbers",)
     elif found.kind == "PLUS":
         helps = ("leave the `+` out",)
-    return _error(message, found.span, text, helps=helps)
+    return _error(message, found.span, text, *labels, helps=helps)

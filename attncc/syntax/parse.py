@@ -166,7 +166,13 @@ def _lexemes(source: Source, tokens: list[Token]) -> list[Lexeme]:
         else:
             span = _token_span(source, token)
         found.append(Lexeme(token.type, str(token), span))
-    return [*found, Lexeme("$END", "", source.end)]
+    end = source.end
+    if found:
+        last = found[-1].span
+        end = Span(source, last.end_line, last.end_column, last.end_line, last.end_column + 1)
+        if found[-1].kind == "_END":
+            end = last
+    return [*found, Lexeme("$END", "", end)]
 
 
 def _bodies(lexemes: list[Lexeme]) -> list[int | None]:
