@@ -67,7 +67,10 @@ def device_name() -> str:
 
 
 def bench(
-    spec: Spec, prepare_ours: Callable[[], Attention], setting: Setting, progress: Callable[[str], None] = lambda _: None
+    spec: Spec,
+    prepare_ours: Callable[[], Attention],
+    setting: Setting,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Timing, ...]:
     """Time a spec and every rival that can compute it.
 
@@ -97,7 +100,7 @@ def bench(
         try:
             first[name], runs[name] = _first_answer(prepare_one, inputs, setting)
             peaks[name] = _peak(runs[name])
-        except Exception as error:  # a rival may refuse what the spec asks; that is a result, too
+        except Exception as error:  # noqa: BLE001 - a rival may refuse what the spec asks; that is a result, too
             failures[name] = str(error).strip().splitlines()[0][:120] if str(error) else type(error).__name__
     samples = _samples(runs, setting, progress)
     return tuple(_timing(spec, name, setting, first, samples, peaks, failures) for name, _, _ in contenders)

@@ -100,7 +100,7 @@ def measure(path: Path, kernel: str, tile: Tile, target: str, d: int, dtype: str
     started = sum(os.times()[:4])
     try:
         compiled = _compile(jitted, tile, TARGETS[target], d, dtype)
-    except Exception as error:  # ptxas, LLVM and Triton's passes raise whatever they like
+    except Exception as error:  # noqa: BLE001 - ptxas, LLVM and Triton's passes raise whatever they like
         message = str(error).strip().splitlines() or [""]
         return Measurement(why=f"{type(error).__name__}: {message[0][:150]}")
     seconds = sum(os.times()[:4]) - started

@@ -94,7 +94,9 @@ def _flex(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
             return _value(spec.pattern, {**lengths, Name.HEAD: h, Name.I: i, Name.J: j}, None)
 
         by_head = Name.HEAD in spec.names
-        mask = torch.compile(create_block_mask)(related_pair, None, heads if by_head else None, n, n, device=str(device))
+        mask = torch.compile(create_block_mask)(
+            related_pair, None, heads if by_head else None, n, n, device=str(device)
+        )
     change = None
     if not _is_plain_softmax(spec):
 

@@ -69,6 +69,6 @@ def _run(screen: Screen, body: Callable[..., int], arguments: dict[str, Any]) ->
         return UNUSABLE if unusable else FOUND
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
-    except Exception as error:  # the last resort: a traceback is no message
+    except Exception as error:  # noqa: BLE001 - the last resort: a traceback is no message
         screen.internal_error(error)
         return FAULT

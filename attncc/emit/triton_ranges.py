@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attncc.emit.expressions import TRITON, Writer as ExpressionWriter
+from attncc.emit.expressions import TRITON
+from attncc.emit.expressions import Writer as ExpressionWriter
 from attncc.emit.writer import Writer
 from attncc.graph.ops import Axis
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
 from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Expr, Name
 
-_NAMES = {Name.HEAD: "head", Name.HEADS: "heads", Name.QUERIES: "n", Name.KEYS: "m", Name.FIRST: "first", Name.LAST: "last"}
+_NAMES = {
+    Name.HEAD: "head",
+    Name.HEADS: "heads",
+    Name.QUERIES: "n",
+    Name.KEYS: "m",
+    Name.FIRST: "first",
+    Name.LAST: "last",
+}
 
 
 @dataclass(frozen=True, slots=True)
