@@ -59,7 +59,7 @@ def build(
     if output == "-":
         if len(compiled) > 1:
             raise click.UsageError(f"`-o -` prints one module, and {len(compiled)} specs were given")
-        click.echo(compiled[0].text, nl=False)
+        click.echo(compiled[0].text.encode("utf-8"), nl=False)
         return _checked(screen, compiled, define) if run_check else OK
     targets = _targets(compiled, output)
     if fresh:

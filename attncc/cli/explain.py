@@ -12,16 +12,19 @@ from attncc.cli.inputs import define_option, sources_of, stdin_option
 from attncc.cli.render import Screen
 from attncc.codes import CODES
 
+_LONGEST = 1 << 22
+_WIDEST = 1 << 16
+
 
 @click.command("explain")
 @click.argument("file", metavar="FILE|CODE")
 @define_option
 @stdin_option
-@click.option("--n", type=click.IntRange(min=1), default=4096, help="Rows of queries.  [4096]")
-@click.option("--m", type=click.IntRange(min=1), help="Rows of keys.  [n]")
-@click.option("--heads", type=click.IntRange(min=1), default=8, help="Query heads.  [8]")
-@click.option("--d", type=click.IntRange(min=1), default=64, help="Width of q and k.  [64]")
-@click.option("--e", type=click.IntRange(min=1), help="Width of v.  [d]")
+@click.option("--n", type=click.IntRange(1, _LONGEST), default=4096, help="Rows of queries.  [4096]")
+@click.option("--m", type=click.IntRange(1, _LONGEST), help="Rows of keys.  [n]")
+@click.option("--heads", type=click.IntRange(1, 1024), help="Query heads.  [8, or as many as the spec has]")
+@click.option("--d", type=click.IntRange(1, _WIDEST), default=64, help="Width of q and k.  [64]")
+@click.option("--e", type=click.IntRange(1, _WIDEST), help="Width of v.  [d]")
 @command(
     "Explain a spec (derivation, ranges, cost) or a diagnostic code; runs nothing.",
     "attncc explain specs/longformer.attn",
@@ -35,7 +38,7 @@ def explain(
     stdin_filename: str,
     n: int,
     m: int | None,
-    heads: int,
+    heads: int | None,
     d: int,
     e: int | None,
 ) -> int:
@@ -49,8 +52,13 @@ def explain(
     from attncc.cli.explain_text import as_text
     from attncc.cli.explanation import explanation
     from attncc.compiler import make_plan
+    from attncc.plan.density import covered
 
-    found = explanation(make_plan(sources[0], define), n, m or n, heads, d, e or d)
+    plan = make_plan(sources[0], define)
+    most = covered(plan.domain, heads or 8)
+    if most == 0 or (heads or 0) > most:
+        raise click.UsageError(f"the lists of this spec give a pattern to {most} heads, and --heads is {heads}")
+    found = explanation(plan, n, m or n, heads or most, d, e or d)
     if screen.is_json:
         screen.json(True, **found)
     else:

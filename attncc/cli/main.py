@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from io import TextIOWrapper
 
 import click
 
@@ -40,4 +41,10 @@ for each in (build, check, explain, list_specs):
 def main() -> None:
     """Run the command line on sys.argv and exit."""
     gc.disable()  # a short run imports much and frees little; `check`, which runs long, turns it on again
-    sys.exit(cli.main(prog_name="attncc"))
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal without `…` shows `?`
+        sys.exit(cli.main(prog_name="attncc"))
+    finally:
+        gc.freeze()  # nothing is left to collect at the end

@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from attncc.compiler import make_plan, read_source
+from attncc.plan.counting import tile_counts
+from attncc.plan.density import density
 from tests.cli.runs import SPECS, run
 from tests.conftest import Golden
 
@@ -62,6 +65,17 @@ def test_a_code_is_explained_in_json_too() -> None:
     assert found["code"] == "E211" and found["title"] and "//" in found["explanation"]
 
 
-def test_long_sequences_are_sampled() -> None:
-    found = json.loads(run("explain", SPECS / "sparse_fixed.attn", "--n", "131072", "--heads", "1", "--json").stdout)
-    assert not found["tiles"]["exact"] and found["ok"]
+@pytest.mark.parametrize("name", ["longformer", "sparse_fixed", "streaming_sinks"])
+def test_counts_of_long_sequences_are_close_to_exact_ones(name: str) -> None:
+    domain = make_plan(read_source(SPECS / f"{name}.attn")).domain
+    found = density(domain, 8192, 8192, 8, starts_at_zero=True)
+    exact = tile_counts(domain, 8192, 8192, 8, 128, 64)
+    assert not found.exact
+    assert (found.touched, found.pairs) == pytest.approx((exact.touched, exact.pairs), rel=0.05)
+
+
+def test_a_list_for_two_heads_is_no_pattern_for_four() -> None:
+    spec = "attention two { pattern = causal & i - j < [8, 16][h] }"
+    assert "2 heads, d = 64" in run("explain", "-", stdin=spec).stdout
+    refused = run("explain", "-", "--heads", "4", stdin=spec)
+    assert refused.exit_code == 2 and "give a pattern to 2 heads" in refused.stderr
