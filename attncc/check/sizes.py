@@ -175,7 +175,7 @@ def _lengths(word: object, m: int, batch: int) -> PerBatch:
 
 
 def make_inputs(case: Case, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """q, k, v, upstream gradients g_out [B, H, n, e] and g_lse [B, H, n], and the per-batch integers that `case` has."""
+    """q, k, v, gradients g_out [B, H, n, e] and g_lse [B, H, n], and the integers of each entry that `case` has."""
     seed = int.from_bytes(hashlib.sha256(case.name.encode()).digest()[:7])
     generator = torch.Generator().manual_seed(seed)
     widths = {

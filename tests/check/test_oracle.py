@@ -16,7 +16,7 @@ from attncc.spec import expr as e
 from attncc.spec.expr import BinaryOp, CompareOp, Expr, Name
 from attncc.spec.model import Align, Spec
 
-I, J, H, N, M, SCORE, ROWS, COUNT = (
+I, J, H, N, M, SCORE, ROWS, COUNT = (  # noqa: E741
     e.Symbol(name) for name in (Name.I, Name.J, Name.HEAD, Name.QUERIES, Name.KEYS, Name.SCORE, Name.ROWS, Name.COUNT)
 )
 DOT = e.Dot("q", "k")

@@ -1,6 +1,6 @@
 """Recorded runs of published attention implementations, as calls of one `attention` function.
 
-Each `Peer` says how its layer's inputs and weights become q, k, v and how the result becomes the layer's output, so that
+Each `Peer` says how its layer's inputs and weights become q, k, v and how the result becomes its output, so that
 `run` can put any function of the emitted signature in the middle: the oracle, or a generated module.
 """
 
