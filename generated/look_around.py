@@ -6,6 +6,11 @@
 #       require c > 0, before >= 0, after >= 0
 #       pattern = around(c, before, after)
 #     }
+#
+# Plan: a tile of rows first … last visits keys 128 * (first // 128) - 128 … 128 * (last // 128) +
+# 255; without a mask: keys 128 * (last // 128) - 128 … 128 * (first // 128) + 255.
+# Cost: about 768·H·n·(d + e) flops and H·(4·n + b·(m·(d + e) + n·(d + e))) bytes forward (b bytes
+# an element); nothing of size n·m is stored.
 
 import functools
 from typing import NamedTuple
@@ -23,6 +28,12 @@ except ImportError:  # the kernels need triton; everything else works without
 # - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
 # - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
 #   the same number of the row.
+# - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
+#   to: the rest adds 0.
+# - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
+#   is needed.
+# - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
+#   are rescaled.
 
 # --- what the spec says ---------------------------------------------------------------------------
 # Positions are absolute: row r of batch entry b stands at q_start[b] + r, key c at k_start + c.
@@ -40,7 +51,7 @@ class _Call(NamedTuple):
 
 
 def _segments(first, last, call):
-    """Intervals [start, stop) of positions that rows first … last touch, each with the part that all of them see."""
+    """Intervals of positions that rows first … last touch, each with the part all of them see."""
     return (
         (
             (128 * (first // 128) - 128, 128 * (last // 128) + 256),
@@ -75,7 +86,7 @@ if triton is not None:
     @triton.jit
     def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
                    BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
-        """[LANES, BLOCK] values of consecutive vectors of WIDTH values; what is not visible reads as 0."""
+        """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
         lanes = tl.arange(0, LANES)
         dims = tl.arange(0, BLOCK)
         pointers = start + lanes[:, None] * stride + dims[None, :]
@@ -102,7 +113,7 @@ if triton is not None:
     @triton.jit
     def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
                     BLOCK: tl.constexpr):  # fmt: skip
-        """Write the visible vectors of a [LANES, BLOCK] tile, WIDTH values each, one after the other."""
+        """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
         lanes = tl.arange(0, LANES)
         dims = tl.arange(0, BLOCK)
         pointers = start + lanes[:, None] * WIDTH + dims[None, :]
@@ -172,7 +183,8 @@ if triton is not None:
         q_strides, k_strides, v_strides,
         n, m, k_start, scale_log2,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
-        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
     ):  # fmt: skip
         row = tl.program_id(0) * BLOCK_M  # first row of the tile
         head = tl.program_id(1)
@@ -278,7 +290,8 @@ if triton is not None:
         k_strides, v_strides, q_strides, d_out_strides,
         n, m, k_start, d_dot_factor, scale_log2,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
-        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
     ):  # fmt: skip
         column = tl.program_id(0) * BLOCK_N  # first key of the tile
         kv_head = tl.program_id(1)
@@ -406,7 +419,8 @@ if triton is not None:
         q_strides, d_out_strides, k_strides, v_strides,
         n, m, k_start, d_dot_factor, scale_log2,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
-        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
     ):  # fmt: skip
         row = tl.program_id(0) * BLOCK_M  # first row of the tile
         head = tl.program_id(1)
@@ -508,12 +522,12 @@ def _dense(x):
 
 
 def _block(width):
-    """The tile width that holds a vector: a power of two, at least the 16 of a matrix instruction."""
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
     return max(16, 1 << (width - 1).bit_length())
 
 
 def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
-    """The configs that fit into shared memory: resident tiles, streamed ones, and two tiles of pairs."""
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
     q = arguments["q_ptr"]
     on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
     device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
@@ -538,7 +552,7 @@ def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
 
 @functools.cache
 def _tuned(kernel, name, element_size, width):
-    """The kernel with what it may try; Triton's interpreter cannot time and gets one small config."""
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
     if triton.knobs.runtime.interpret:
         configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
     else:
@@ -552,6 +566,11 @@ def _tuned(kernel, name, element_size, width):
     )
 
 
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
 def _launch(kernel, name, grid, q, k, v, *arguments):
     """Run a kernel, specialised by the widths of q and v."""
     d, e = q.shape[-1], v.shape[-1]
@@ -559,7 +578,8 @@ def _launch(kernel, name, grid, q, k, v, *arguments):
     _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
         GROUP=q.shape[1] // k.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
-        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee", enable_fp_fusion=True,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
     )  # fmt: skip
 
 
@@ -590,7 +610,7 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
-        grid = lambda meta: (triton.cdiv(n, meta["BLOCK_M"]), heads, batch)
+        grid = _grid(n, "BLOCK_M", heads, batch)
         _launch(_forward_kernel, "forward", grid, q, k, v,
             q, k, v, out, lse,
             starts, lengths,
@@ -615,7 +635,7 @@ def _launch_backward(
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
-        grid = lambda meta: (triton.cdiv(m, meta["BLOCK_N"]), kv_heads, batch)
+        grid = _grid(m, "BLOCK_N", kv_heads, batch)
         _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
             k, v, q, d_out, lse, delta, dk, dv,
             starts, lengths,
@@ -623,7 +643,7 @@ def _launch_backward(
             n, m, k_start, d_dot_factor, scale_log2,
         )  # fmt: skip
     if dq.numel():
-        grid = lambda meta: (triton.cdiv(n, meta["BLOCK_M"]), heads, batch)
+        grid = _grid(n, "BLOCK_M", heads, batch)
         _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
             q, d_out, k, v, lse, delta, dq,
             starts, lengths,
@@ -634,12 +654,12 @@ def _launch_backward(
 
 
 # --- one slab of rows -----------------------------------------------------------------------------
-# Scores of pairs are [batch, heads, rows, keys], numbers of rows [batch, heads, rows, 1]; vectors are
-# folded to [batch * kv heads, group * rows, width] for the products.
+# Scores of pairs are [batch, heads, rows, keys], numbers of rows [batch, heads, rows, 1]; vectors
+# are folded to [batch * kv heads, group * rows, width] for the products.
 
 
 def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
-    """Rows of one slab: q is [batch * kv heads, group * rows, d]. Returns the vectors, then row numbers."""
+    """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
     scale, _ = numbers
     peak = q.new_full((*shape[:3], 1), torch.finfo(q.dtype).min)
@@ -648,8 +668,7 @@ def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
-        dot_qk = _product(q, k_tile, work[0], shape)
-        score = dot_qk.mul_(scale)
+        score = _product(q, k_tile, work[0], shape, scale)
         _hide(score, chunk, -torch.inf, call)
         new_peak = torch.maximum(peak, score.amax(-1, keepdim=True))
         shrink = peak.sub_(new_peak).exp_()
@@ -663,7 +682,7 @@ def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
 
 
 def _backward_slab(q, k, v, d_out, lse, delta, dv, dk_total, numbers, slab, chunks, work, call):
-    """Gradients of one slab of rows: returns that of q and adds those of k and v to their totals."""
+    """Gradients of one slab: returns that of q and adds those of k and v to their totals."""
     shape = slab.shape
     lse = lse.clamp(min=torch.finfo(q.dtype).min)  # a row without keys
     scale, d_dot_factor = numbers
@@ -671,10 +690,9 @@ def _backward_slab(q, k, v, d_out, lse, delta, dv, dk_total, numbers, slab, chun
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
-        dot_qk = _product(q, k_tile, work[0], shape)
+        score = _product(q, k_tile, work[0], shape, scale)
         d_share = _product(d_out, v_tile, work[1], shape)
         d_weight = d_share.sub_(delta)
-        score = dot_qk.mul_(scale)
         _hide(score, chunk, -torch.inf, call)
         weight = score.sub_(lse).exp_()
         dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
@@ -687,7 +705,7 @@ def _backward_slab(q, k, v, d_out, lse, delta, dv, dk_total, numbers, slab, chun
 
 # --- slabs of rows: the eager form ----------------------------------------------------------------
 
-_SCORES = 1 << 19  # scores alive at a time, so that they stay in the cache
+_SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
 _MOST_KEYS = 1024  # keys of a chunk
 _MOST_ROWS = 1024
 
@@ -703,7 +721,7 @@ class _Slab(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Keys that a slab meets at once: their places, the position of the first, and those all rows see."""
+    """Keys that a slab meets at once: their places, the first position, and those all rows see."""
 
     keys: slice
     start: int
@@ -730,11 +748,11 @@ def _pairs(x, q):
     return x.reshape(*q.shape[:2], x.shape[-1])
 
 
-def _product(rows, keys, work, shape):
-    """Scores of folded rows and keys, written into the workspace."""
+def _product(rows, keys, work, shape, factor=1):
+    """Scores of folded rows and keys, times a factor, written into the workspace."""
     size = rows.shape[0] * rows.shape[1] * keys.shape[1]
     out = work[:size].view(rows.shape[0], rows.shape[1], keys.shape[1])
-    return torch.bmm(rows, keys.mT, out=out).view(*shape, keys.shape[1])
+    return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
 
 
 def _hide(x, chunk, fill, call):
@@ -758,7 +776,8 @@ def _chunks(first, last, k_start, length, call):
         for key in range(start, stop, _MOST_KEYS):
             keys = slice(key, min(key + _MOST_KEYS, stop))
             chunks.append(_Chunk(keys, key + k_start, full, (first, last + 1)))
-        done = max(done, stop)
+        if start < stop:  # an empty interval says nothing about those that follow
+            done = stop
     return chunks
 
 
@@ -790,7 +809,7 @@ def _slabs(q, k, q_start, k_start, q_starts, kv_lengths, call):
             row = end
 
 
-_LEAST_ROWS = 32
+_LEAST_ROWS = 16
 _SMALLEST = 64 * 128  # scores of a head in the smallest slab worth its overhead
 
 
@@ -805,7 +824,7 @@ def _workspace(slab, chunks, q, count, work):
 
 
 def _fold(x, slab, kv_heads):
-    """[batch, heads, n, c] -> the slab's [batch * kv heads, group * rows, c], in the type of sums."""
+    """[batch, heads, n, c] -> a slab's [batch * kv heads, group * rows, c] in the type of sums."""
     x = x[slab.entries, :, slab.rows].to(_wide(x.dtype))
     return x.reshape(x.shape[0] * kv_heads, -1, x.shape[-1])
 
@@ -843,7 +862,7 @@ def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     with torch.autocast(q.device.type, enabled=False):
 
         def store(slab, results):
-            for out, result in zip(outs, results):
+            for out, result in zip(outs, results, strict=True):
                 target = out[slab.entries, :, slab.rows]
                 target.copy_(result.reshape(target.shape))
 
@@ -895,18 +914,22 @@ def _backward(q, k, v, out, lse, d_out, d_lse, scale, q_start, k_start, q_starts
 _BLOCK = 128  # rows of a block
 
 
+def _folded(x, kv_heads):
+    """[batch, blocks, heads, rows, ...] -> [batch * blocks * kv heads, group * rows, ...]."""
+    batch, blocks, heads, count, width = x.shape
+    return x.reshape(batch, blocks, kv_heads, heads // kv_heads * count, width).flatten(0, 2)
+
+
 def _scores(rows, keys):
     """[batch, blocks, heads, rows, d] and [batch, blocks, kv heads, keys, d] -> scores."""
-    batch, blocks, heads, count, width = rows.shape
-    folded = rows.reshape(batch, blocks, keys.shape[2], -1, width)
-    return (folded @ keys.mT).reshape(batch, blocks, heads, count, keys.shape[3])
+    folded = torch.bmm(_folded(rows, keys.shape[2]), keys.flatten(0, 2).mT)
+    return folded.view(*rows.shape[:4], keys.shape[3])
 
 
 def _sum(weight, values):
     """Weights of pairs and [batch, blocks, kv heads, keys, e] -> [batch, blocks, heads, rows, e]."""
-    batch, blocks, heads, count, keys = weight.shape
-    folded = weight.reshape(batch, blocks, values.shape[2], -1, keys)
-    return (folded @ values).reshape(batch, blocks, heads, count, values.shape[4])
+    folded = torch.bmm(_folded(weight, values.shape[2]), values.flatten(0, 2))
+    return folded.view(*weight.shape[:4], values.shape[4])
 
 
 def _lifted(numbers):
@@ -920,7 +943,7 @@ def _call_of(q, k):
 
 
 def _weights_of(q, k, i, j, hidden, numbers, call):
-    """Weights of pairs, what they are divided by, and the numbers of their rows, in plain operations."""
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
     scale, _ = numbers
     dot_qk = _scores(q, k)
     score = scale * dot_qk
@@ -933,32 +956,31 @@ def _weights_of(q, k, i, j, hidden, numbers, call):
 
 
 def _batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory proportional to rows times the keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
     batch, heads, n, _ = q.shape
     m, dtype, wide = k.shape[2], q.dtype, _wide(q.dtype)
     numbers = _lifted(_numbers(q, k, v, scale, kv_lengths))
     call = _call_of(q, k)
-    blocks = (n + _BLOCK - 1) // _BLOCK
-    q = nn.functional.pad(q.to(wide), (0, 0, 0, blocks * _BLOCK - n))
-    q = q.view(batch, heads, blocks, _BLOCK, -1).transpose(1, 2)
+    # Blocks enough for any n, so that n stays a free size in an exported graph; lanes past n are dropped at last.
+    blocks = n // _BLOCK + 2
+    lane = torch.arange(_BLOCK, device=q.device)
+    row = _BLOCK * torch.arange(blocks, device=q.device)[:, None] + lane  # [blocks, rows]
+    q = q.to(wide)[:, :, row.clamp(max=n - 1)].transpose(1, 2)
 
-    first = q_start + _BLOCK * torch.arange(blocks, device=q.device)[None]  # [batch or 1, blocks]
+    first = q_start + row[None, :, 0]  # [batch or 1, blocks]
     if q_starts is not None:
         first = first + q_starts[:, None]
-    i = first[..., None] + torch.arange(_BLOCK, device=q.device)
+    i = first[..., None] + lane
     j = first[..., None] + torch.arange(-255, _BLOCK + 255, device=q.device)
     place = j - k_start
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None]
     seen = (place >= 0) & (place < length)  # [batch or 1, blocks, keys]
+    entry = torch.arange(batch, device=q.device)[:, None, None, None]
+    head = torch.arange(k.shape[1], device=q.device)[:, None]
 
     def windows(x):  # [batch, kv heads, m, c] -> [batch, blocks, kv heads, keys, c]
-        at = (
-            place.clamp(0, m - 1)
-            .flatten(1)[:, None, :, None]
-            .expand(batch, x.shape[1], -1, x.shape[-1])
-        )
-        x = x.to(wide).gather(2, at).view(batch, x.shape[1], *place.shape[1:], x.shape[-1])
-        return x.transpose(1, 2).masked_fill(~seen[:, :, None, :, None], 0)
+        x = x.to(wide)[entry, head, place.clamp(0, m - 1)[:, :, None]]
+        return x.masked_fill(~seen[:, :, None, :, None], 0)
 
     related = _related(i[:, :, None, :, None], j[:, :, None, None, :], call)
     hidden = ~(related & seen[:, :, None, None, :])
@@ -967,10 +989,13 @@ def _batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     out = _sum(weight, windows(v))
     if norm is not None:
         out = out * _reciprocal(norm)
-    out = out.transpose(1, 2).reshape(batch, heads, blocks * _BLOCK, -1)[:, :, :n]
-    rest = (x.expand(batch, -1, heads, -1, -1).transpose(1, 2) for x in numbers_of_rows)
-    rest = (x.reshape(batch, heads, blocks * _BLOCK)[:, :, :n] for x in rest)
-    return out.to(dtype), *rest
+    row = torch.arange(n, device=q.device)
+
+    def joined(x):  # [batch, blocks, heads, rows, c] -> [batch, heads, n, c]
+        return x.transpose(1, 2).flatten(2, 3).index_select(2, row)
+
+    rest = (x.expand(batch, -1, heads, -1, -1) for x in numbers_of_rows)
+    return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
 
 
 def _maximum(a, b):
@@ -1084,7 +1109,8 @@ _library = torch.library.Library("attncc", "FRAGMENT")
 
 
 def _register():
-    numbers = "float scale, SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths, str form"
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"float scale, {places}, str form"
     inputs = "Tensor q, Tensor k, Tensor v"
     _library.define(f"{_OPERATOR}({inputs}, {numbers}) -> (Tensor, Tensor)")
     saved = "Tensor out, Tensor lse, Tensor d_out, Tensor d_lse"
@@ -1198,7 +1224,7 @@ def _form(form, q):
 
 
 def _prepared(q, k, v, scale, kv_lengths, q_start, k_start):
-    """The arguments as the passes take them: autocast, the scale, positions as a number and an offset a batch entry."""
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
     device = q.device.type
     if torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
@@ -1229,21 +1255,24 @@ def attention(
     return_lse: bool = False,
     form: str | None = None,
 ):
-    """Chunks that also see the chunks next to them (lucidrains/local-attention; Reformer's local layer).
+    """Chunks that also see the chunks next to them (lucidrains/local-attention; Reformer's local
+    layer).
 
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e]; e up to 256.
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
-        kv_lengths: how many keys each batch entry has; those after are hidden. One number or [batch].
-        q_start: the position of the first row, one number or [batch]; so that rows and keys end together by default.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
         k_start: the position of the first key.
         return_lse: also return the natural logarithm of each row's normaliser.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
 
     Returns:
-        [batch, heads, n, e]; rows without keys are 0. With return_lse also [batch, heads, n], -inf for rows without weights.
+        [batch, heads, n, e]; rows without keys are 0.
+        With return_lse also [batch, heads, n], -inf for rows without weights.
 
     Raises:
         ValueError: an argument whose shape, dtype or device does not fit, with its name.
@@ -1261,7 +1290,7 @@ def attention(
 
 
 def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0):
-    """The weights of some rows, [batch, heads, rows, m], divided by the rows' normalisers: for pictures and tests."""
+    """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
     prepared = _prepared(q, k, k, scale, kv_lengths, q_start, k_start)
     q, k, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
     wide, m = _wide(q.dtype), k.shape[2]

@@ -151,7 +151,8 @@ def compare(
 ) -> Verdict:
     """Forward and backward of `module.attention` against the oracle on the same rounded inputs."""
     inputs = make_inputs(case, device)
-    exact = _dense(spec, case, inputs, torch.float64)
+    with_lse = "return_lse" in inspect.signature(module.attention).parameters
+    exact = _dense(spec, case, inputs, torch.float64, with_lse)
     try:
         found = _run(_attention(module, form, "lse" in exact), case, inputs)
     except Exception as error:  # noqa: BLE001  whatever a generated module raises is a finding
@@ -188,12 +189,14 @@ def _run(attention: Attention, case: Case, inputs: Mapping[str, Tensor]) -> Tens
     return dict(zip(("out", "lse"), values, strict=False)) | dict(zip(("dq", "dk", "dv"), gradients, strict=True))
 
 
-def _dense(spec: Spec, case: Case, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensors:
-    """The dense formula in `dtype`, gradients by autograd."""
+def _dense(
+    spec: Spec, case: Case, inputs: Mapping[str, Tensor], dtype: torch.dtype, with_lse: bool = True
+) -> Tensors:
+    """The dense formula in `dtype`, gradients by autograd, of the log-sum-exp too where it exists and is wanted."""
 
     def attention(q: Tensor, k: Tensor, v: Tensor, **keywords: Any) -> tuple[Tensor, ...]:
         result = dense(spec, q, k, v, dtype=dtype, **keywords)
-        return (result.out,) if result.lse is None else (result.out, result.lse)
+        return (result.out,) if result.lse is None or not with_lse else (result.out, result.lse)
 
     converted = {name: inputs[name].to(dtype) for name in ("q", "k", "v", "g_out")}
     return _run(attention, case, {**inputs, **converted})
@@ -204,7 +207,7 @@ def _compare_all(
 ) -> tuple[Comparison, ...]:
     """One comparison for each tensor; the dense formula in the case's own dtype runs only where it is needed."""
     short = case.dtype in (torch.float16, torch.bfloat16)
-    eager = cache(lambda: _dense(spec, case, inputs, case.dtype))
+    eager = cache(lambda: _dense(spec, case, inputs, case.dtype, "lse" in exact))
     gradients = max((float(exact[name].abs().max()) for name in GRADIENTS if exact[name].numel()), default=0.0)
     rounding = torch.finfo(torch.float32 if short else case.dtype).eps
 
@@ -397,7 +400,8 @@ def extreme_scores(
     case = _plain(heads, n=33, m=45)
     inputs = make_inputs(case, device)
     inputs |= {name: inputs[name] * 100 for name in ("q", "k")}
-    exact = _dense(spec, case, inputs, torch.float64)
+    with_lse = "return_lse" in inspect.signature(module.attention).parameters
+    exact = _dense(spec, case, inputs, torch.float64, with_lse)
     if any((each.isnan() | _overflows(each, case.dtype)).any() for name, each in exact.items() if name != "lse"):
         return None
     found = _run(_attention(module, form, "lse" in exact), case, inputs)

@@ -7,7 +7,7 @@ them. Python's `&` and `|` bind tighter than comparisons, so these are bracketed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attncc.spec.expr import (
     And,
@@ -28,6 +28,7 @@ from attncc.spec.expr import (
     Symbol,
     Table,
     Type,
+    names_in,
     type_of,
     walk,
 )
@@ -61,6 +62,8 @@ class Dialect:
     helpers: Mapping[str, str] = field(default_factory=dict)
     infinity: str = 'float("inf")'
     table: str = ""  # how a list of constants is indexed; empty: by nested choices
+    real: str = "{0}"  # a whole number of positions as a real one, where a function needs it
+    real_operands: bool = False  # whether arithmetic needs it as well
 
 
 TRITON = Dialect(
@@ -92,6 +95,7 @@ TRITON = Dialect(
     floor_divide="_floor_divide({0}, {1})",
     modulo="_modulo({0}, {1})",
     helpers={name: f"_{name}" for name in ("tanh", "silu", "gelu", "softplus", "elu", "sign")},
+    real="tl.cast({0}, tl.float32)",
 )
 
 TORCH = Dialect(
@@ -118,12 +122,16 @@ TORCH = Dialect(
         "max": "_maximum({0}, {1})",
         "clip": "_minimum(_maximum({0}, {1}), {2})",
     },
-    select="torch.where({0}, {1}, {2})",
+    select="_where({0}, {1}, {2}, q)",
     power="{0} ** {1}",
     helpers={"min": "_minimum", "max": "_maximum", "clip": "_minimum"},
     infinity="torch.inf",
     table="_entry({0}, {1})",
+    real="({0}).to(q.dtype)",
+    real_operands=True,  # torch multiplies whole and plain numbers in its default type
 )
+
+PATTERN = replace(TORCH, select="_where({0}, {1}, {2})")  # whole numbers only
 
 HOST = Dialect(
     functions={
@@ -205,11 +213,11 @@ class Writer:
             case Select(condition=condition, then=then, otherwise=otherwise):
                 return _ATOM, self._select(condition, self._real(then), self._real(otherwise))
             case Indicator(predicate=predicate):
-                return _ATOM, self._select(predicate, "1", "0")
+                return _ATOM, self._select(predicate, "1.0", "0.0")
             case Table(values=values, index=index):
                 return self._table(values, index)
             case Call(function=function, arguments=arguments):
-                return self._call(function, arguments)
+                return self._call(expr, function, arguments)
             case _:
                 raise TypeError(f"no text for {type(expr).__name__}")
 
@@ -221,11 +229,9 @@ class Writer:
         return (_UNARY if not isinstance(value, bool) and value < 0 else _ATOM), repr(value)
 
     def _select(self, condition: Expr, then: str, otherwise: str) -> str:
-        template = self.dialect.select
-        if template.startswith("torch.where"):  # takes no Python numbers on both sides, nor a Python condition
+        if self.dialect.select.startswith("_where"):
             self.used.add("_where")
-            template = "_where({0}, {1}, {2})"
-        return template.format(self.write(condition), then, otherwise)
+        return self.dialect.select.format(self.write(condition), then, otherwise)
 
     def _real(self, expr: Expr) -> str:
         """Branches of a choice between numbers are written as reals when they are constants."""
@@ -233,17 +239,26 @@ class Writer:
             return self._constant(float(expr.value))[1]
         return self.write(expr)
 
+    def _operand(self, expr: Expr, operand: Expr, context: int) -> str:
+        """An operand of arithmetic or of a function whose result is real."""
+        needed = self.dialect.real_operands or isinstance(expr, Call)
+        if needed and type_of(expr) is Type.REAL and _is_position(operand):
+            return self.dialect.real.format(self.write(operand))
+        return self.write(operand, context)
+
     def _binary(self, expr: Binary) -> tuple[int, str]:
         left, right = expr.left, expr.right
         match expr.op:
             case BinaryOp.ADD | BinaryOp.SUBTRACT:
-                return _SUM, f"{self.write(left, _SUM)} {expr.op.value} {self.write(right, _PRODUCT)}"
+                first, second = self._operand(expr, left, _SUM), self._operand(expr, right, _PRODUCT)
+                return _SUM, f"{first} {expr.op.value} {second}"
             case BinaryOp.MULTIPLY | BinaryOp.DIVIDE:
-                return _PRODUCT, f"{self.write(left, _PRODUCT)} {expr.op.value} {self.write(right, _UNARY)}"
+                first, second = self._operand(expr, left, _PRODUCT), self._operand(expr, right, _UNARY)
+                return _PRODUCT, f"{first} {expr.op.value} {second}"
             case BinaryOp.FLOOR_DIVIDE | BinaryOp.MODULO:
                 return self._floor(expr)
             case BinaryOp.POWER:
-                return self._power(left, right)
+                return self._power(expr, left, right)
 
     def _floor(self, expr: Binary) -> tuple[int, str]:
         divides = expr.op is BinaryOp.FLOOR_DIVIDE
@@ -254,7 +269,7 @@ class Writer:
         self.used.add("_floor_divide" if divides else "_modulo")
         return _ATOM, template.format(self.write(expr.left), self.write(expr.right))
 
-    def _power(self, left: Expr, right: Expr) -> tuple[int, str]:
+    def _power(self, expr: Expr, left: Expr, right: Expr) -> tuple[int, str]:
         match right:
             case Const(value=int(value)) if 2 <= value <= 4 and isinstance(left, Local | Symbol):
                 return _PRODUCT, " * ".join([self.write(left, _UNARY)] * value)
@@ -273,7 +288,8 @@ class Writer:
         if self.dialect.power.startswith("_"):
             self.used.add("_power")
             return _ATOM, self.dialect.power.format(self.write(left), self.write(right))
-        return _POWER, self.dialect.power.format(self.write(left, _ATOM), self.write(right, _UNARY))
+        base, exponent = self._operand(expr, left, _ATOM), self._operand(expr, right, _UNARY)
+        return _POWER, self.dialect.power.format(base, exponent)
 
     def _compare(self, op: CompareOp, left: Expr, right: Expr) -> tuple[int, str]:
         match op, left, right:
@@ -295,19 +311,24 @@ class Writer:
             text = self.dialect.select.format(f"{at} == {position}", self._constant(values[position])[1], text)
         return _ATOM, text
 
-    def _call(self, function: str, arguments: tuple[Expr, ...]) -> tuple[int, str]:
+    def _call(self, expr: Expr, function: str, arguments: tuple[Expr, ...]) -> tuple[int, str]:
         if function in self.dialect.helpers:
             self.used.add(self.dialect.helpers[function])
         if function == "clip" and "max" in self.dialect.helpers:
             self.used.add(self.dialect.helpers["max"])
         template = self.dialect.functions[function]
-        written = [self.write(each) for each in arguments]
+        written = [self._operand(expr, each, _LOOSE) for each in arguments]
         if function in ("min", "max"):
             text = written[0]
             for each in written[1:]:
                 text = template.format(text, each)
             return _ATOM, text
         return _ATOM, template.format(*written)
+
+
+def _is_position(expr: Expr) -> bool:
+    """Whether an expression is a tensor of whole numbers."""
+    return type_of(expr) is Type.INT and bool(names_in(expr) & {Name.I, Name.J})
 
 
 _PLAIN_NAMES = frozenset({Name.HEADS, Name.QUERIES, Name.KEYS, Name.WIDTH, Name.VALUE_WIDTH, Name.SCALE})

@@ -33,6 +33,17 @@ class Sweep:
         return next((node for node in self.reductions if node.op is Op.PEAK), None)
 
     @property
+    def rescaled(self) -> frozenset[str]:
+        """The sums of numbers that are lowered by the peak; others, such as a count, stay when it rises."""
+        body = {node.name: node for node in self.body}
+
+        def lowered(name: str) -> bool:
+            is_peak = self.peak is not None and name == self.peak.name
+            return is_peak or (name in body and any(map(lowered, body[name].inputs)))
+
+        return frozenset(node.name for node in self.sums if any(map(lowered, node.inputs)))
+
+    @property
     def sums(self) -> tuple[Node, ...]:
         """The reductions that add up: sums and contractions."""
         return tuple(node for node in self.reductions if node.op is not Op.PEAK)

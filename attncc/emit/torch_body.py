@@ -12,7 +12,7 @@ from attncc.emit.tile import Kernel, Sweep
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node, peaked
 from attncc.graph.ops import Axis, Op
-from attncc.spec.expr import Binary, BinaryOp, Call, Const, Expr, Local, Name, Negate, walk
+from attncc.spec.expr import Binary, BinaryOp, Call, Const, Expr, Local, Name, Negate, names_in, walk
 
 SYMBOLS = {
     Name.I: "i",
@@ -46,6 +46,8 @@ class TorchBody:
         self.in_place = in_place
         self.rename: dict[str, str] = {}
         self.workspaces = 0
+        self.rescaled: frozenset[str] = frozenset()  # sums of the sweep that is being printed
+        self.fused: set[str] = set()  # numbers that a product has computed already
         self.tiles = {node.name for sweep in kernel.sweeps for node in sweep.body}
 
     # --- expressions ------------------------------------------------------------------------------------------
@@ -122,6 +124,7 @@ class TorchBody:
 
     def print_sweep(self, sweep: Sweep) -> None:
         """The statements for one chunk of keys; accumulators exist already."""
+        self.rescaled = sweep.rescaled
         steps = self._order(sweep)
         for at, node in enumerate(steps):
             later = {name for each in steps[at + 1 :] for name in each.inputs}
@@ -154,6 +157,13 @@ class TorchBody:
                 return
             case Op.DOT:
                 self._print_dot(node)
+            case Op.NUMBER if node.name in self.fused:
+                return
+            case Op.NUMBER if not self._is_full(node):
+                self.used.add("_tile" if self.in_place else "_spread")
+                text = self.plain(node.value)
+                tile = f"_tile({text}, q, shape, chunk)" if self.in_place else f"_spread({text}, q, hidden.shape[-1])"
+                self.writer.line(f"{node.name} = {tile}")
             case Op.NUMBER:
                 self.writer.line(f"{node.name} = {self.value(node.value, dead)}")
             case Op.RESTRICT:
@@ -167,15 +177,47 @@ class TorchBody:
             case _:
                 raise TypeError(f"{node.op} in a sweep")
 
+    def _is_full(self, node: Node) -> bool:
+        """Whether a number of pairs reads one that has all axes, so that it has them itself."""
+        return any(isinstance(each, Local) and each.name in self.tiles for each in walk(node.value))
+
+    def print_row(self, node: Node, rows: set[str]) -> None:
+        """A number of rows; `rows` names those that have all axes, and takes up this one."""
+        text = self.plain(node.value)
+        if self.in_place and Axis.ROW in node.axes:
+            if not any(name in rows for name in node.inputs):
+                self.used.add("_row")
+                text = f"_row({text}, q, shape)"
+            rows.add(node.name)
+        self.writer.line(f"{node.name} = {text}")
+
     def _print_dot(self, node: Node) -> None:
         row, column = node.inputs
         if self._axis(row) is Axis.COLUMN:
             row, column = column, row
         if self.in_place:
-            self.writer.line(f"{node.name} = _product({row}, {column}_tile, work[{self.workspaces}], shape)")
+            name, factor = self._scaled_by_product(node)
+            arguments = f"{row}, {column}_tile, work[{self.workspaces}], shape{factor}"
+            self.writer.line(f"{name} = _product({arguments})")
             self.workspaces += 1
         else:
             self.writer.line(f"{node.name} = _scores({row}, {column})")
+
+    def _scaled_by_product(self, dot: Node) -> tuple[str, str]:
+        """The number that a dot product becomes at once when all that is done with it is a multiplication by a scalar."""
+        users = [node for sweep in self.kernel.sweeps for node in sweep.body if dot.name in node.inputs]
+        if len(users) == 1 and users[0].op is Op.NUMBER:
+            match users[0].expr:
+                case Binary(op=BinaryOp.MULTIPLY, left=Local(name=scalar) | Const(value=scalar), right=Local(name=dot.name)):
+                    if isinstance(scalar, float | int) or self._is_scalar(scalar):
+                        self.fused.add(users[0].name)
+                        return users[0].name, f", {scalar}"
+        return dot.name, ""
+
+    def _is_scalar(self, name: str) -> bool:
+        """Whether a name is a plain number of the call, the same for all heads."""
+        node = next((each for each in self.kernel.uniform if each.name == name), None)
+        return node is not None and not names_in(node.value) & {Name.HEAD, Name.VALID}
 
     def _axis(self, name: str) -> Axis:
         return next(node.axes[0] for node in self.kernel.operands if node.name == name)
@@ -217,15 +259,12 @@ class TorchBody:
         self.used.add("_maximum")
         self.writer.line(f"peak = _maximum({text}, {start})")
 
-    def _shrinks(self) -> bool:
-        return any(sweep.peak is not None for sweep in self.kernel.sweeps)
-
     def _print_sum(self, node: Node) -> None:
         source = self.rename.get(node.inputs[0], node.inputs[0])
         if not self.in_place:
             self.writer.line(f"{node.name} = {source}.sum(-1, keepdim=True)")
             return
-        shrink = ".mul_(shrink)" if self._shrinks() else ""
+        shrink = ".mul_(shrink)" if node.name in self.rescaled else ""
         self.writer.line(f"{node.name}{shrink}.add_({source}.sum(-1, keepdim=True))")
 
     def _print_contract(self, node: Node) -> None:
@@ -236,7 +275,7 @@ class TorchBody:
         if Axis.COLUMN in node.axes:  # scattered to the keys of this chunk
             self.writer.line(f"{node.name}[:, chunk.keys].baddbmm_({pairs}.mT, {operand})")
             return
-        shrink = ".mul_(_pairs(shrink, q))" if self._shrinks() else ""
+        shrink = ".mul_(_pairs(shrink, q))" if node.name in self.rescaled else ""
         self.writer.line(f"{node.name}{shrink}.baddbmm_({pairs}, {operand}_tile)")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attncc.emit.expressions import HOST, TORCH
+from attncc.emit.expressions import HOST, PATTERN, TORCH, Dialect
 from attncc.emit.expressions import Writer as ExpressionWriter
-from attncc.emit.tile import Kernel, schedule
+from attncc.emit.tile import Kernel, Sweep, schedule
 from attncc.emit.torch_body import SYMBOLS, TorchBody
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
@@ -77,9 +77,9 @@ class TorchForm:
 
     # --- pattern ----------------------------------------------------------------------------------------------
 
-    def _expressions(self) -> ExpressionWriter:
+    def _expressions(self, dialect: Dialect = TORCH) -> ExpressionWriter:
         host = ExpressionWriter(HOST, lambda name: SYMBOLS[name], lambda name: name)
-        return ExpressionWriter(TORCH, lambda name: SYMBOLS[name], lambda name: name, host=host)
+        return ExpressionWriter(dialect, lambda name: SYMBOLS[name], lambda name: name, host=host)
 
     def _host(self) -> ExpressionWriter:
         return ExpressionWriter(HOST, lambda name: SYMBOLS[name], lambda name: name)
@@ -92,7 +92,7 @@ class TorchForm:
         self._print_segments(writer)
         writer.line()
         writer.line()
-        expressions = self._expressions()
+        expressions = self._expressions(PATTERN)
         pattern = self.plan.spec.pattern
         with writer.block("def _related(i, j, call):"):
             writer.line(f'"""{_sentence(text(pattern))}"""')
@@ -109,7 +109,7 @@ class TorchForm:
 
     def _print_segments(self, writer: Writer) -> None:
         with writer.block("def _segments(first, last, call):"):
-            writer.line('"""Intervals [start, stop) of positions that rows first … last touch, each with the part that all of them see."""')
+            writer.line('"""Intervals of positions that rows first … last touch, each with the part all of them see."""')
             classes = self.plan.domain.classes
             for each in classes[:-1]:
                 host = self._host()
@@ -170,8 +170,9 @@ class TorchForm:
 
     def _reads_positions(self, kernel: Kernel) -> set[Name]:
         numbers = [node for sweep in kernel.sweeps for node in (*sweep.body, *sweep.numbers) if node.op is Op.NUMBER]
-        numbers += list(kernel.before)
-        return {name for node in numbers for name in names_in(node.value)}
+        numbers += [node for node in (*kernel.before, *kernel.after) if node.op is Op.NUMBER]
+        peaks = [node.expr for sweep in kernel.sweeps for node in sweep.reductions if node.op is Op.PEAK and node.expr]
+        return {name for expr in (*(node.value for node in numbers), *peaks) for name in names_in(expr)}
 
     def _print_start(self, writer: Writer, kernel: Kernel) -> None:
         names = [node.name for node in self.uniform()]
@@ -197,37 +198,37 @@ class TorchForm:
         kernel, outputs = self.forward, self.plan.torch.forward.outputs
         body = TorchBody(writer, kernel, self.used, in_place=True)
         with writer.block("def _forward_slab(q, k, v, numbers, slab, chunks, work, call):"):
-            writer.line('"""Rows of one slab: q is [batch * kv heads, group * rows, d]. Returns the vectors, then row numbers."""')
+            writer.line('"""The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""')
             writer.line("shape = slab.shape")
             self._print_start(writer, kernel)
-            self._print_accumulators(writer, kernel)
+            rows = {node.name for sweep in kernel.sweeps for node in sweep.reductions}
             for node in kernel.before:
-                writer.line(f"{node.name} = {body.plain(node.value)}")
+                body.print_row(node, rows)
             for at, sweep in enumerate(kernel.sweeps):
+                self._print_accumulators(writer, sweep)
                 with writer.block("for chunk in chunks:"):
                     self._print_chunk(writer, kernel, at)
                     for node in sweep.numbers:
-                        writer.line(f"{node.name} = {body.plain(node.value)}")
+                        body.print_row(node, rows)
                     body.print_sweep(sweep)
-            self._print_after(writer, body, kernel)
+            self._print_after(writer, body, kernel, rows)
             writer.line(f"return {', '.join(outputs)}{',' * (len(outputs) == 1)}")
         writer.line()
         writer.line()
         return body.workspaces
 
-    def _print_accumulators(self, writer: Writer, kernel: Kernel) -> None:
-        for sweep in kernel.sweeps:
-            for node in sweep.reductions:
-                if node.op is Op.PEAK:
-                    start = "torch.finfo(q.dtype).min" if node.expr is None else "0.0"
-                    writer.line(f"peak = q.new_full((*shape[:3], 1), {start})")
-                    if node.expr is not None:
-                        writer.line(f"peak = peak + {self._peak_start(node.expr)}")
-                elif node.op is Op.SUM:
-                    writer.line(f"{node.name} = q.new_zeros((*shape[:3], 1))")
-                elif Axis.COLUMN not in node.axes:
-                    width = "v.shape[-1]" if Axis.VALUE in node.axes else "q.shape[-1]"
-                    writer.line(f"{node.name} = q.new_zeros((*q.shape[:2], {width}))")
+    def _print_accumulators(self, writer: Writer, sweep: Sweep) -> None:
+        for node in sweep.reductions:
+            if node.op is Op.PEAK:
+                start = "torch.finfo(q.dtype).min" if node.expr is None else "0.0"
+                writer.line(f"peak = q.new_full((*shape[:3], 1), {start})")
+                if node.expr is not None:
+                    writer.line(f"peak = peak + {self._peak_start(node.expr)}")
+            elif node.op is Op.SUM:
+                writer.line(f"{node.name} = q.new_zeros((*shape[:3], 1))")
+            elif Axis.COLUMN not in node.axes:
+                width = "v.shape[-1]" if Axis.VALUE in node.axes else "q.shape[-1]"
+                writer.line(f"{node.name} = q.new_zeros((*q.shape[:2], {width}))")
 
     def _peak_start(self, expr: Expr) -> str:
         expressions = self._expressions()
@@ -235,7 +236,7 @@ class TorchForm:
         self.used |= expressions.used
         return written
 
-    def _print_after(self, writer: Writer, body: TorchBody, kernel: Kernel) -> None:
+    def _print_after(self, writer: Writer, body: TorchBody, kernel: Kernel, rows: set[str]) -> None:
         for node in kernel.after:
             match node.op:
                 case Op.DIVIDE:
@@ -243,17 +244,19 @@ class TorchForm:
                     self.used.add("_reciprocal")
                     if divisor.axes:
                         writer.line(f"{node.name} = {node.inputs[0]}.mul_(_pairs(_reciprocal({divisor.name}), q))")
+                    elif divisor.name in tables_of(self.uniform()):
+                        self.used.add("_per_row")
+                        writer.line(f"{node.name} = {node.inputs[0]} * _per_row(_reciprocal({divisor.name}), slab, q)")
                     else:
                         writer.line(f"{node.name} = {node.inputs[0]} * _reciprocal({divisor.name})")
                 case Op.MULTIPLY:
                     writer.line(f"{node.name} = {node.inputs[0]} * {self._folded(node.inputs[1])}")
                 case _:
-                    writer.line(f"{node.name} = {body.plain(node.value)}")
+                    body.print_row(node, rows)
 
     def _folded(self, name: str) -> str:
         """A per-head number as it multiplies folded vectors; plain numbers multiply as they are."""
-        node = next(each for each in self.uniform() if each.name == name)
-        if not _is_table(node):
+        if name not in tables_of(self.uniform()):
             return name
         self.used.add("_per_row")
         return f"_per_row({name}, slab, q)"
@@ -264,20 +267,21 @@ class TorchForm:
         statistics = [node.name for node in kernel.statistics]
         arguments = ", ".join(["q", "k", "v", "d_out", *statistics, *self._added()])
         with writer.block(f"def _backward_slab({arguments}, numbers, slab, chunks, work, call):"):
-            writer.line('"""Gradients of one slab of rows: returns that of q and adds those of k and v to their totals."""')
+            writer.line('"""Gradients of one slab: returns that of q and adds those of k and v to their totals."""')
             writer.line("shape = slab.shape")
             if "lse" in statistics:
                 writer.line("lse = lse.clamp(min=torch.finfo(q.dtype).min)  # a row without keys")
             self._print_start(writer, kernel)
-            self._print_accumulators(writer, kernel)
+            rows = {node.name for node in (*kernel.sweeps[0].reductions, *kernel.statistics)}
+            self._print_accumulators(writer, kernel.sweeps[0])
             for node in kernel.before:
-                writer.line(f"{node.name} = {body.plain(node.value)}")
+                body.print_row(node, rows)
             with writer.block("for chunk in chunks:"):
                 self._print_chunk(writer, kernel, 0)
                 for node in kernel.sweeps[0].numbers:
-                    writer.line(f"{node.name} = {body.plain(node.value)}")
+                    body.print_row(node, rows)
                 body.print_sweep(kernel.sweeps[0])
-            self._print_after(writer, body, kernel)
+            self._print_after(writer, body, kernel, rows)
             writer.line("return dq" if "dq" in self.plan.torch.backward.outputs else "return torch.zeros_like(q)")
         return body.workspaces
 
@@ -302,7 +306,7 @@ class TorchForm:
         body = TorchBody(writer, kernel, self.used, in_place=False)
         outputs = [name for name in self.plan.torch.forward.outputs if name != "out"]
         with writer.block("def _weights_of(q, k, i, j, hidden, numbers, call):"):
-            writer.line('"""Weights of pairs, what they are divided by, and the numbers of their rows, in plain operations."""')
+            writer.line('"""Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""')
             self._print_plain_start(writer, kernel)
             for node in kernel.before:
                 writer.line(f"{node.name} = {body.plain(node.value)}")
@@ -345,6 +349,7 @@ def print_numbers(nodes: tuple[Node, ...], name: str, used: set[str]) -> str:
     host = ExpressionWriter(HOST, lambda each: symbols[each], lambda each: each)
     expressions = ExpressionWriter(TORCH, lambda each: symbols[each], lambda each: each, host=host)
     read = {each for node in nodes for each in names_in(node.value)}
+    tables = tables_of(nodes)
     with writer.block(f"def {name}(q, k, v, scale, kv_lengths):"):
         writer.line('"""Numbers that are the same for every pair of a head."""')
         for sizes, text_ in ((Name.HEADS, "heads = q.shape[1]"), (Name.QUERIES, "n = q.shape[2]"), (Name.KEYS, "m = k.shape[2]")):
@@ -361,10 +366,9 @@ def print_numbers(nodes: tuple[Node, ...], name: str, used: set[str]) -> str:
             with writer.block("if kv_lengths is not None:"):
                 writer.line("valid = kv_lengths.clamp(0, m).double()[:, None, None, None]")
         for node in nodes:
-            written = (expressions if _is_table(node) else host).write(node.value)
+            written = (expressions if node.name in tables else host).write(node.value)
             if written != node.name:
                 writer.line(f"{node.name} = {written}")
-        tables = {node.name for node in nodes if _is_table(node)}
         values = [f"_table({node.name}, q)" if node.name in tables else node.name for node in nodes]
         if tables:
             used.add("_table")
@@ -373,8 +377,13 @@ def print_numbers(nodes: tuple[Node, ...], name: str, used: set[str]) -> str:
     return writer.text()
 
 
-def _is_table(node: Node) -> bool:
-    return bool(names_in(node.value) & {Name.HEAD, Name.VALID})
+def tables_of(nodes: tuple[Node, ...]) -> set[str]:
+    """The call-wide numbers that differ between heads or batch entries, or read one that does."""
+    tables: set[str] = set()
+    for node in nodes:
+        if names_in(node.value) & {Name.HEAD, Name.VALID} or tables & set(node.inputs):
+            tables.add(node.name)
+    return tables
 
 
 def _plus_one(expr: Expr) -> Expr:

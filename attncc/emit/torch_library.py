@@ -18,13 +18,13 @@ def _maximum(a, b):
     return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
 ''',
     "_where": '''
-def _where(condition, a, b):
+def _where(condition, a, b, q=None):
     """torch.where, also for conditions that are the same for all and for two plain numbers."""
     if not isinstance(condition, Tensor):
         return a if condition else b
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
-        whole = isinstance(a, int) and isinstance(b, int)
-        a = torch.tensor(a, device=condition.device, dtype=torch.int64 if whole else torch.float64)
+        dtype = torch.float64 if q is None else _wide(q.dtype)
+        a = torch.tensor(a, dtype=dtype, device=condition.device)
     return torch.where(condition, a, b)
 ''',
     "_entry": '''
@@ -32,7 +32,8 @@ def _entry(values, at):
     """The constants of a list at one index or at a tensor of them."""
     if not isinstance(at, Tensor):
         return values[int(at)]
-    return torch.tensor(values, device=at.device)[at.long()]
+    dtype = torch.int64 if all(isinstance(x, int) for x in values) else torch.float64
+    return torch.tensor(values, dtype=dtype, device=at.device)[at.long()]
 ''',
     "_reciprocal": '''
 def _reciprocal(x):
@@ -45,6 +46,21 @@ def _reciprocal(x):
 def _safe_log(x):
     """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
+''',
+    "_tile": '''
+def _tile(x, q, shape, chunk):
+    """Numbers that no dot product is in, for every pair of a slab and a chunk."""
+    return q.new_zeros((*shape, chunk.count)).add_(x)
+''',
+    "_spread": '''
+def _spread(x, q, keys):
+    """Numbers that no dot product is in, for every pair of blocks of rows and keys."""
+    return q.new_zeros((*q.shape[:-1], keys)) + x
+''',
+    "_row": '''
+def _row(x, q, shape):
+    """Numbers that no sum is in, for every row of a slab."""
+    return q.new_zeros((*shape, 1)) + x
 ''',
     "_per_row": '''
 def _per_row(x, slab, q):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from attncc.emit.tile import Kernel, schedule
-from attncc.emit.torch_form import print_numbers
+from attncc.emit.torch_form import print_numbers, tables_of
 from attncc.emit.triton_kernel import KernelPrinter
 from attncc.emit.triton_library import library
-from attncc.emit.writer import Writer
+from attncc.emit.writer import WIDTH, Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.plan.model import Plan
-from attncc.spec.expr import Const, Name, names_in
+from attncc.spec.expr import Const
 
 
 class TritonForm:
@@ -38,11 +38,12 @@ class TritonForm:
         return tuple(node for node in nodes.values() if not isinstance(node.expr, Const))
 
     def _tables(self) -> dict[str, bool]:
-        return {node.name: bool(names_in(node.value) & {Name.HEAD, Name.VALID}) for node in self.uniform()}
+        tables = tables_of(self.uniform())
+        return {node.name: node.name in tables for node in self.uniform()}
 
     def kernel_text(self) -> str:
         """Helpers, tile bodies and kernels, to stand inside `if triton is not None:`."""
-        writer = Writer()
+        writer = Writer(width=WIDTH - 4)
         tables = self._tables() | {node.name: False for kernel in self.kernels for node in kernel.uniform if isinstance(node.expr, Const)}
         for kernel in self.kernels:
             printer = KernelPrinter(writer, kernel, self.plan.domain, tables, self.used)
@@ -151,7 +152,7 @@ class TritonForm:
         pointers = operands + [node.name for node in kernel.statistics] + [node.name for node in kernel.stores]
         strides = [f"{name}.stride()[:3]" for name in operands]
         numbers = [node.name for node in kernel.uniform if not isinstance(node.expr, Const)]
-        writer.line(f'grid = lambda meta: (triton.cdiv({length}, meta["{block}"]), {heads}, batch)')
+        writer.line(f'grid = _grid({length}, "{block}", {heads}, batch)')
         groups = [pointers, ["starts", "lengths"], strides, ["n", "m", "k_start", *numbers]]
         writer.listing(f'_launch(_{kernel.name}_kernel, "{kernel.name}", grid, q, k, v,', groups, ")")
 
@@ -165,12 +166,12 @@ def _dense(x):
 
 
 def _block(width):
-    """The tile width that holds a vector: a power of two, at least the 16 of a matrix instruction."""
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
     return max(16, 1 << (width - 1).bit_length())
 
 
 def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
-    """The configs that fit into shared memory: resident tiles, streamed ones, and two tiles of pairs."""
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
     q = arguments["q_ptr"]
     on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
     device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
@@ -189,7 +190,7 @@ def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
 
 @functools.cache
 def _tuned(kernel, name, element_size, width):
-    """The kernel with what it may try; Triton's interpreter cannot time and gets one small config."""
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
     if triton.knobs.runtime.interpret:
         configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
     else:
@@ -201,6 +202,11 @@ def _tuned(kernel, name, element_size, width):
     return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(kernel)
 
 
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
 def _launch(kernel, name, grid, q, k, v, *arguments):
     """Run a kernel, specialised by the widths of q and v."""
     d, e = q.shape[-1], v.shape[-1]
@@ -208,7 +214,8 @@ def _launch(kernel, name, grid, q, k, v, *arguments):
     _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
         GROUP=q.shape[1] // k.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
-        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee", enable_fp_fusion=True,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
     )  # fmt: skip
 
 

@@ -102,7 +102,7 @@ class KernelPrinter:
         carried = self._carried(sweep)
         read = {name for node in (*sweep.body, *sweep.reductions, *sweep.numbers) for name in node.inputs}
         fixed = [node.name for node in (*self.kernel.loads, *self.kernel.before) if node.name in read]
-        fixed += [node.name for earlier in self._earlier(sweep) for node in earlier.sums if node.name in read]
+        fixed += [node.name for earlier in self._earlier(sweep) for node in earlier.reductions if node.name in read]
         loads = [node for node in sweep.loads if node.name in read or node.op is Op.OPERAND]
         pointers = [f"{node.name}_ptr" for node in loads]
         strides = [f"{node.name}_stride" for node in loads if node.op is Op.OPERAND]
@@ -138,12 +138,14 @@ class KernelPrinter:
     def print_body(self, at: int) -> None:
         """Write the helper of one sweep."""
         sweep = self.kernel.sweeps[at]
+        start = self.writer.place
         parameters, _, constexprs = self.body_arguments(sweep)
         typed = [f"{name}: tl.constexpr" for name in (*constexprs[0], "MASKED")]
         self.writer.line("@triton.jit")
         self.writer.listing(f"def {self.tile_name(at)}(", [*parameters, typed], "):")
         with self.writer.indented():
             _BodyPrinter(self, sweep).print()
+        self.writer.drop_unread(start)
         self.writer.line()
         self.writer.line()
 
@@ -152,6 +154,7 @@ class KernelPrinter:
     def print_kernel(self) -> None:
         """Write the kernel itself."""
         writer, kernel = self.writer, self.kernel
+        start = writer.place
         operands = [f"{node.name}_ptr" for node in kernel.operands]
         statistics = [f"{node.name}_ptr" for node in kernel.statistics]
         stores = [f"{node.name}_ptr" for node in kernel.stores]
@@ -166,12 +169,13 @@ class KernelPrinter:
             self._print_pointers()
             self._print_loads()
             runs = self._print_ranges()
-            self._print_accumulators()
             if self.rows_fixed:
                 self._print_sweeps(runs)
             else:
+                self._print_accumulators(kernel.sweeps[0])
                 self._print_heads(runs)
             self._print_results()
+        writer.drop_unread(start)
         writer.line()
         writer.line()
 
@@ -281,8 +285,14 @@ class KernelPrinter:
         if self._ranges_read_head() and not self.rows_fixed:
             writer.line()
             return ()
-        runs = RangePrinter(writer, self.domain, self.fixed).print()
+        runs = self._runs()
         writer.line()
+        return runs
+
+    def _runs(self) -> tuple[Runs, ...]:
+        printer = RangePrinter(self.writer, self.domain, self.fixed)
+        runs = printer.print()
+        self.used |= printer.expressions.used
         return runs
 
     def _ranges_read_head(self) -> bool:
@@ -295,18 +305,15 @@ class KernelPrinter:
                         exprs += [end for end in (interval.low, interval.high, interval.when) if end is not None]
         return len(self.domain.classes) > 1 or any(Name.HEAD in names_in(expr) for expr in exprs)
 
-    def _print_accumulators(self) -> None:
+    def _print_accumulators(self, sweep: Sweep) -> None:
         block = _BLOCK[self.fixed]
-        for sweep in self.kernel.sweeps:
-            for node in sweep.reductions:
-                if node.op is Op.PEAK:
-                    self.writer.line(f"peak = {self._peak_start(node)}")
-                elif node.op is Op.SUM:
-                    self.writer.line(f"{node.name} = tl.zeros([{block}], tl.float32)")
-                else:
-                    self.writer.line(f"{node.name} = tl.zeros([{block}, {width_of(node)[1]}], tl.float32)")
-        if not self.rows_fixed:
-            return
+        for node in sweep.reductions:
+            if node.op is Op.PEAK:
+                self.writer.line(f"peak = {self._peak_start(node)}")
+            elif node.op is Op.SUM:
+                self.writer.line(f"{node.name} = tl.zeros([{block}], tl.float32)")
+            else:
+                self.writer.line(f"{node.name} = tl.zeros([{block}, {width_of(node)[1]}], tl.float32)")
 
     def _peak_start(self, node: Node) -> str:
         block = _BLOCK[self.fixed]
@@ -328,13 +335,15 @@ class KernelPrinter:
                 self.writer.line("statistics = (tl.cast(batch, tl.int64) * heads + head) * n")
             self._print_numbers()
             if self._ranges_read_head():
-                runs = RangePrinter(self.writer, self.domain, self.fixed).print()
+                runs = self._runs()
             self._print_sweeps(runs)
 
     def _print_sweeps(self, runs: tuple[Runs, ...]) -> None:
-        if not runs:
-            return
         for at, sweep in enumerate(self.kernel.sweeps):
+            if self.rows_fixed:
+                self._print_accumulators(sweep)
+            if not runs:
+                continue
             partial, steps = _concatenated([(each.t0, each.f0, each.f1, each.t1) for each in runs])
             with self.writer.block(f"for step in range(0, {steps}):"):
                 self._print_tile_of_step(partial)
@@ -482,10 +491,18 @@ class _BodyPrinter:
                 self.writer.line(f"{node.name} = _dot({fixed}, tl.trans({swept}), None, PRECISION)")
             case Op.RESTRICT:
                 self._print_restrict(node)
+            case Op.NUMBER if not any(self._is_tile(each) for each in node.inputs):
+                shape = f"[{_BLOCK[self.kernel.fixed]}, {self.block}]"
+                text = self.kernel._expression(node.value, pair=True, rename=self.rename, context=CONJUNCT)
+                self.writer.line(f"{node.name} = tl.zeros({shape}, tl.float32) + {text}")
             case Op.NUMBER:
                 self.writer.line(f"{node.name} = {self._value(node.value)}")
             case _:
                 raise TypeError(f"{node.op} in a tile body")
+
+    def _is_tile(self, name: str) -> bool:
+        node = self.kernel._node(name)
+        return node is not None and node.is_tile
 
     def _sides(self, node: Node) -> tuple[str, str]:
         """The fixed and the swept operand of a dot product."""
@@ -540,7 +557,7 @@ class _BodyPrinter:
 
     def _print_sum(self, node: Node) -> None:
         self._load(node.inputs)
-        shrinks = self.sweep.peak is not None
+        shrinks = node.name in self.sweep.rescaled
         source = self.rename.get(node.inputs[0], node.inputs[0])
         if node.op is Op.SUM:
             before = f"{node.name} * shrink" if shrinks else node.name

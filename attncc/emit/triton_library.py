@@ -18,7 +18,7 @@ def _dot(a, b, acc, PRECISION: tl.constexpr):
 @triton.jit
 def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
                BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
-    """[LANES, BLOCK] values of consecutive vectors of WIDTH values; what is not visible reads as 0."""
+    """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
     lanes = tl.arange(0, LANES)
     dims = tl.arange(0, BLOCK)
     pointers = start + lanes[:, None] * stride + dims[None, :]
@@ -47,7 +47,7 @@ def _load_numbers(start, visible, other, LANES: tl.constexpr, MASKED: tl.constex
 @triton.jit
 def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
                 BLOCK: tl.constexpr):  # fmt: skip
-    """Write the visible vectors of a [LANES, BLOCK] tile, WIDTH values each, one after the other."""
+    """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
     lanes = tl.arange(0, LANES)
     dims = tl.arange(0, BLOCK)
     pointers = start + lanes[:, None] * WIDTH + dims[None, :]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 WIDTH = 100
 
+_ASSIGNMENT = re.compile(r" +(\w+(?:, \w+)*) = ")
+
 
 class Writer:
     """Collects lines; blocks indent."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
+        self._width = width
         self._lines: list[str] = []
         self._depth = 0
 
@@ -26,7 +30,7 @@ class Writer:
 
     def comment(self, text: str) -> None:
         """A comment, wrapped to the width."""
-        for line in fill(text, WIDTH - 4 * self._depth - 2):
+        for line in fill(text, self._width - 4 * self._depth - 2):
             self.line(f"# {line}")
 
     @contextmanager
@@ -51,7 +55,7 @@ class Writer:
         for group in groups:
             text = ""
             for item in group:
-                if text and len(text) + len(item) + 2 > WIDTH - 4 * self._depth:
+                if text and len(text) + len(item) + 1 > self._width - 4 * self._depth:
                     self.line(text.rstrip())
                     text = ""
                 text += f"{item}, "
@@ -59,6 +63,26 @@ class Writer:
                 self.line(text.rstrip())
         self._depth -= 1
         self.line(f"{closing}  # fmt: skip")
+
+    @property
+    def place(self) -> int:
+        """Where the next line goes, for `drop_unread`."""
+        return len(self._lines)
+
+    def drop_unread(self, since: int) -> None:
+        """Drop assignments after a place whose names no other line after it reads."""
+        while unread := [at for at in range(since, len(self._lines)) if self._is_unread(at, since)]:
+            for at in reversed(unread):
+                del self._lines[at]
+
+    def _is_unread(self, at: int, since: int) -> bool:
+        line = self._lines[at]
+        match = _ASSIGNMENT.match(line)
+        if match is None or line.count("(") != line.count(")"):
+            return False
+        names = re.compile(rf"\b({match[1].replace(', ', '|')})\b")
+        others = (*self._lines[since:at], *self._lines[at + 1 :])
+        return not any(names.search(other.partition("#")[0]) for other in others)
 
     def text(self) -> str:
         """Everything written so far."""

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 
-
-from attncc.graph.ir import Graph, Node, number
+from attncc.graph.ir import Graph, Node, number, pair_number
 from attncc.graph.ops import Axis, Op
-from attncc.spec.expr import Call, Const, Dot, Expr, Local, Name, RowSum, Symbol, names_in, rebuild, walk
+from attncc.spec.expr import (
+    Binary,
+    BinaryOp,
+    Call,
+    Compare,
+    CompareOp,
+    Const,
+    Dot,
+    Expr,
+    Local,
+    Name,
+    RowSum,
+    Select,
+    Symbol,
+    names_in,
+    rebuild,
+    walk,
+)
 from attncc.spec.model import Spec
 
 PAIR = (Axis.ROW, Axis.COLUMN)
@@ -56,7 +73,7 @@ class _Builder:
             suffix = "other" if at == 0 else f"other_{at + 1}"
             self._row_sum(f"rows_{suffix}", row_sum.weight, f"weight_{suffix}")
             sums[row_sum] = Local(f"rows_{suffix}")
-        self._number("norm", _replace_sums(spec.normalizer, sums))
+        self._number("norm", _guarded(_replace_sums(spec.normalizer, sums)))
         self._add(Node(name="share", op=Op.DIVIDE, axes=PAIR, inputs=(kept, "norm")))
         self._add(Node(name="out", op=Op.CONTRACT, axes=(Axis.ROW, Axis.VALUE), inputs=("share", "v")))
 
@@ -69,6 +86,8 @@ class _Builder:
 
     def _kept(self, name: str, weight: Expr) -> str:
         self._number(name, weight)
+        if not isinstance(weight, Const) or name == "weight":  # other constants are only counted
+            self._add(pair_number(name, self.nodes[name].value, self.nodes.values()))
         kept = "kept" if name == "weight" else f"{name}_kept"
         return self._add(Node(name=kept, op=Op.RESTRICT, axes=PAIR, inputs=(name, "related"), expr=Const(0)))
 
@@ -78,6 +97,10 @@ class _Builder:
     def _localize(self, expr: Expr) -> Expr:
         """Dot products, score, rows and count become the nodes that hold them."""
         match expr:
+            case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if (safe := _at_least_one(right)) != right:
+                return self._localize(replace(expr, left=left, right=safe))
+            case Call(function="log" | "log2", arguments=(argument,)) if (safe := _at_least_one(argument)) != argument:
+                return self._localize(replace(expr, arguments=(safe,)))
             case Dot():
                 return Local(_dot_name(expr), span=expr.span)
             case Symbol(name=Name.SCORE | Name.ROWS | Name.COUNT as name):
@@ -104,6 +127,32 @@ class _Builder:
         return candidate
 
 
+_LENGTHS = frozenset({Name.QUERIES, Name.KEYS, Name.VALID, Name.COUNT})
+
+
+def _at_least_one(divisor: Expr) -> Expr:
+    """Without keys the lengths are 0, and so is every result: what is divided by them must only stay finite."""
+    match divisor:
+        case Symbol(name=name) if name in _LENGTHS:
+            return Call("max", (divisor, Const(1)))
+        case Binary(op=BinaryOp.MULTIPLY | BinaryOp.DIVIDE | BinaryOp.POWER) | Call(function="sqrt" | "log" | "log2"):
+            return rebuild(divisor, _at_least_one)
+        case _:
+            return divisor
+
+
+def _guarded(normalizer: Expr) -> Expr:
+    """The normaliser, 0 where a length that it divides by is 0: there it has no value."""
+    parts: set[Name] = set()
+    for each in walk(normalizer):
+        match each:
+            case Binary(op=BinaryOp.DIVIDE, right=part) | Call(function="log" | "log2", arguments=(part,)):
+                parts |= names_in(part) & _LENGTHS if _at_least_one(part) != part else set()
+    for name in sorted(parts, key=lambda each: each.value):
+        normalizer = Select(Compare(CompareOp.GREATER, Symbol(name), Const(0)), normalizer, Const(0))
+    return normalizer
+
+
 def _reads_dot(expr: Expr) -> bool:
     return any(isinstance(each, Local) for each in walk(expr))
 
@@ -120,5 +169,3 @@ def _replace_sums(expr: Expr, sums: dict[Expr, Expr]) -> Expr:
     if expr in sums:
         return sums[expr]
     return rebuild(expr, lambda each: _replace_sums(each, sums))
-
-

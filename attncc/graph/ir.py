@@ -109,12 +109,17 @@ def number(name: str, expr: Expr, known: Iterable[Node] = ()) -> Node:
     return Node(name=name, op=Op.NUMBER, axes=tuple(axis for axis in Axis if axis in axes), inputs=inputs, expr=expr)
 
 
+def pair_number(name: str, expr: Expr, known: Iterable[Node] = ()) -> Node:
+    """A NUMBER of pairs, also where its expression reads rows alone, keys alone, or neither."""
+    return replace(number(name, expr, known), axes=(Axis.ROW, Axis.COLUMN))
+
+
 def describe(node: Node) -> str:
     """One line of mathematics: what the node is."""
     read = node.inputs
     match node.op:
         case Op.OPERAND | Op.STATISTIC:
-            return node.op.value
+            return str(node.op.value)
         case Op.NUMBER | Op.RELATED:
             return text(node.value)
         case Op.DOT:

@@ -8,11 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from attncc.graph.ir import Graph, Node, number
+from attncc.graph.ir import Graph, Node, number, pair_number
 from attncc.graph.ops import Axis, Op
 from attncc.rewrite.algebra import derivative, times
 from attncc.rewrite.laws import weights_never_negative
-from attncc.spec.expr import Binary, BinaryOp, Call, Compare, CompareOp, Const, Expr, Local, Negate, Select, substitute
+from attncc.spec.expr import (
+    Binary,
+    BinaryOp,
+    Call,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Local,
+    Name,
+    Negate,
+    Select,
+    names_in,
+    substitute,
+    walk,
+)
 
 ROW = (Axis.ROW,)
 PAIR = (Axis.ROW, Axis.COLUMN)
@@ -92,7 +107,7 @@ class _Backward:
                     self._save(name)
 
     def _reads_pair(self, node: Node) -> bool:
-        return node.op is Op.OPERAND or Axis.COLUMN in node.axes or node.op is Op.NUMBER and not node.axes
+        return node.op is Op.OPERAND or Axis.COLUMN in node.axes or (node.op is Op.NUMBER and not node.axes)
 
     def _save(self, name: str) -> None:
         self._add(Node(name=name, op=Op.STATISTIC, axes=ROW))
@@ -124,13 +139,17 @@ class _Backward:
             if "peak" in node.inputs:
                 expr = substitute(node.value, {Local("peak"): Local("lse")})
                 expr = expr if has_lse else times(Local("sign"), expr)
-                self._add(number(node.name, expr, self.nodes.values()))
+                self._add(replace(number(node.name, expr, self.nodes.values()), axes=node.axes))
 
     def _normalise_by_inverse(self, has_lse: bool) -> None:
         norm = self.forward["norm"] if "norm" in self.forward else None
         if norm is None or norm.expr == Const(1):
             return
-        inverse = Select(Compare(CompareOp.EQUAL, Local("norm"), Const(0)), Const(0), Binary(BinaryOp.DIVIDE, Const(1), Local("norm")))
+        inverse = Select(
+            Compare(CompareOp.EQUAL, Local("norm"), Const(0)),
+            Const(0),
+            Binary(BinaryOp.DIVIDE, Const(1), Local("norm")),
+        )
         if not norm.axes:  # a number of the whole call: cheaper to compute again than to save
             self._add(norm)
             self._add(number("inverse", inverse, self.nodes.values()))
@@ -167,6 +186,8 @@ class _Backward:
         slope = derivative(self.forward["norm"].value, Local(rows))
         if isinstance(slope, Const):
             return slope
+        if not _is_finite(slope):
+            slope = Select(Compare(CompareOp.EQUAL, Local("norm"), Const(0)), Const(0), slope)
         name = "slope" if rows == "rows" else f"slope_{rows.removeprefix('rows_')}"
         self.new_forward.append(number(name, slope, self.forward))
         self._save(name)
@@ -219,7 +240,7 @@ class _Backward:
             return ("dv",)
         (dot,) = dots  # one dot product of q and k; specs with more operands sum over them here
         uniform, rest = self._split_uniform(self.gradients[dot.name])
-        kept = self._add(number(f"d_{dot.name}", rest, self.nodes.values()))
+        kept = self._add(pair_number(f"d_{dot.name}", rest, self.nodes.values()))
         if not self._product_vanishes(rest):
             kept = self._restrict(kept)
         for name, operand, axis in (("dq", "k", Axis.ROW), ("dk", "q", Axis.COLUMN)):
@@ -236,8 +257,10 @@ class _Backward:
         node = self.nodes[name]
         if not (isinstance(node.expr, Call) and node.expr.function == "exp"):
             return False
-        return self.with_peak and not any(each == "related" for each in node.inputs) and all(
-            self.nodes[each].op is Op.RESTRICT for each in node.inputs if self.nodes[each].is_tile
+        return (
+            self.with_peak
+            and not any(each == "related" for each in node.inputs)
+            and all(self.nodes[each].op is Op.RESTRICT for each in node.inputs if self.nodes[each].is_tile)
         )
 
     def _product_vanishes(self, expr: Expr) -> bool:
@@ -248,9 +271,16 @@ class _Backward:
             case Local(name=name):
                 return self._vanishes(name)
             case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
-                return self._product_vanishes(left) or self._product_vanishes(right)
+                if self._product_vanishes(left):
+                    return self._is_finite(right)
+                return self._is_finite(left) and self._product_vanishes(right)
             case _:
                 return False
+
+    def _is_finite(self, expr: Expr) -> bool:
+        """Whether a number is finite at unrelated pairs too: no division, logarithm or power is in it."""
+        read = [self.nodes[each.name] for each in walk(expr) if isinstance(each, Local)]
+        return _is_finite(expr) and all(self._is_finite(node.value) for node in read if node.op is Op.NUMBER)
 
     def _restrict(self, name: str) -> str:
         kept = f"{name}_kept"
@@ -261,9 +291,26 @@ class _Backward:
         uniform: list[Expr] = []
         rest: list[Expr] = []
         for factor in _factors(gradient):
-            axes = number("factor", factor, self.nodes.values()).axes
-            (rest if axes else uniform).append(factor)
+            # Heads that share keys add up to one dk: what differs between them stays inside the sum.
+            varies = number("factor", factor, self.nodes.values()).axes or self._reads_head(factor)
+            (rest if varies else uniform).append(factor)
         return _product(uniform), _product(rest) or Const(1)
+
+    def _reads_head(self, expr: Expr) -> bool:
+        inputs = [self.nodes[each.name] for each in walk(expr) if isinstance(each, Local)]
+        return Name.HEAD in names_in(expr) or any(node.expr and self._reads_head(node.expr) for node in inputs)
+
+
+def _is_finite(expr: Expr) -> bool:
+    """Whether an expression is finite wherever the numbers in it are."""
+    for each in walk(expr):
+        match each:
+            case Binary(op=BinaryOp.DIVIDE | BinaryOp.POWER, right=right):
+                if not isinstance(right, Const) or right.value < 0:
+                    return False
+            case Call(function="log" | "log2" | "sqrt" | "exp" | "exp2"):
+                return False
+    return True
 
 
 def _factors(expr: Expr) -> list[Expr]:

@@ -14,6 +14,7 @@ from attncc.spec.expr import (
     Call,
     Const,
     Expr,
+    Indicator,
     Local,
     Name,
     Negate,
@@ -56,7 +57,9 @@ def _terms(expr: Expr) -> tuple[Term, ...] | None:
             return (Term(Const(1), exponent),)
         case Call(function="exp2", arguments=(exponent,)) if varies_with_pair(exponent):
             return (Term(Const(1), _times(Const(math.log(2)), exponent)),)
-        case Binary(op=BinaryOp.POWER, left=Const(value=base), right=exponent) if base > 0 and varies_with_pair(exponent):
+        case Binary(op=BinaryOp.POWER, left=Const(value=base), right=exponent) if base > 0 and varies_with_pair(
+            exponent
+        ):
             return (Term(Const(1), _times(Const(math.log(base)), exponent)),)
         case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
             inner = _terms(left)
@@ -75,9 +78,7 @@ def _terms(expr: Expr) -> tuple[Term, ...] | None:
         case Binary(op=BinaryOp.DIVIDE, left=left, right=right):
             return _quotient(_terms(left), _terms(right), right, plain)
         case Select(condition=condition, then=then, otherwise=otherwise):
-            yes = _scaled(_terms(then), lambda coefficient: Select(condition, coefficient, Const(0)))
-            no = _scaled(_terms(otherwise), lambda coefficient: Select(condition, Const(0), coefficient))
-            return _joined(yes, no, plain)
+            return _chosen(condition, _terms(then), _terms(otherwise), plain)
         case _:
             return plain
 
@@ -96,10 +97,52 @@ def _joined(
     return (*left, *right)
 
 
+def _chosen(
+    condition: Expr, yes: tuple[Term, ...] | None, no: tuple[Term, ...] | None, plain: tuple[Term, ...]
+) -> tuple[Term, ...] | None:
+    """Terms that count on one side of a condition: elsewhere their exponents are -inf and raise no maximum."""
+    if yes is None or no is None or all(term.exponent is None for term in (*yes, *no)):
+        return None if yes is None or no is None else plain
+    if len(yes) == len(no) == 1:
+        (one,), (two,) = yes, no
+        same = one.coefficient == two.coefficient
+        coefficient = one.coefficient if same else Select(condition, one.coefficient, two.coefficient)
+        return (Term(coefficient, Select(condition, _exponent(one), _exponent(two))),)
+    first = tuple(_where(condition, term, True) for term in yes)
+    return _joined(first, tuple(_where(condition, term, False) for term in no), plain)
+
+
+def _where(condition: Expr, term: Term, holds: bool) -> Term:
+    """A term that is 0 where the condition does not hold (or, for `holds` = False, where it does)."""
+
+    def choose(value: Expr, otherwise: Expr) -> Expr:
+        return Select(condition, value, otherwise) if holds else Select(condition, otherwise, value)
+
+    constant = isinstance(term.coefficient, Const)
+    coefficient = term.coefficient if constant else choose(term.coefficient, Const(0))
+    return Term(coefficient, choose(_exponent(term), _NOTHING))
+
+
+def _exponent(term: Term) -> Expr:
+    if term.exponent is None:
+        return _NOTHING if term.coefficient == Const(0) else Const(0)
+    return term.exponent
+
+
+_NOTHING = Const(-math.inf)
+
+
 def _product(left: tuple[Term, ...] | None, right: tuple[Term, ...] | None) -> tuple[Term, ...] | None:
     if left is None or right is None or len(left) * len(right) > _MOST_TERMS:
         return None
-    return tuple(Term(_times(a.coefficient, b.coefficient), _plus(a.exponent, b.exponent)) for a in left for b in right)
+    return tuple(_multiplied(a, b) for a in left for b in right)
+
+
+def _multiplied(left: Term, right: Term) -> Term:
+    for one, other in ((left, right), (right, left)):
+        if one.exponent is None and isinstance(one.coefficient, Indicator) and other.exponent is not None:
+            return _where(one.coefficient.predicate, other, True)
+    return Term(_times(left.coefficient, right.coefficient), _plus(left.exponent, right.exponent))
 
 
 def _quotient(
@@ -148,6 +191,8 @@ def scaled_normalizer(norm: Expr, sums: frozenset[str], peak: Expr) -> tuple[Exp
         return any(isinstance(node, Local) and node.name in sums for node in walk(expr))
 
     def scale(expr: Expr) -> Expr | None:
+        if expr == Const(0):
+            return expr
         if not reads_sum(expr):
             constants.append(expr)
             return _times(expr, Call("exp", (Negate(peak),)))
@@ -162,6 +207,8 @@ def scaled_normalizer(norm: Expr, sums: frozenset[str], peak: Expr) -> tuple[Exp
                 return _rebuilt(expr, (scale(left), right))
             case Negate(operand=operand):
                 return _rebuilt(expr, (scale(operand),))
+            case Select(condition=condition, then=then, otherwise=otherwise) if not reads_sum(condition):
+                return _rebuilt(expr, (condition, scale(then), scale(otherwise)))
             case Call(function="max" | "min" | "abs" | "relu", arguments=arguments):
                 return _rebuilt(expr, tuple(scale(argument) for argument in arguments))
             case _:
@@ -185,11 +232,24 @@ def never_negative(expr: Expr, known: frozenset[str] = frozenset()) -> bool:
         case Const(value=value):
             return value >= 0
         case Symbol(name=name):
-            return name in (Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS, Name.WIDTH, Name.VALUE_WIDTH, Name.VALID, Name.J)
+            return name in (
+                Name.HEAD,
+                Name.HEADS,
+                Name.QUERIES,
+                Name.KEYS,
+                Name.WIDTH,
+                Name.VALUE_WIDTH,
+                Name.VALID,
+                Name.J,
+            )
         case Local(name=local):
             return local in known
         case Call(function="exp" | "exp2" | "sigmoid" | "relu" | "abs" | "sqrt" | "softplus"):
             return True
+        case Call(function="log", arguments=(Binary(op=BinaryOp.ADD, left=left, right=right),)):
+            at_least_one = [isinstance(each, Const) and each.value >= 1 for each in (left, right)]
+            rest = (never_negative(right, known), never_negative(left, known))
+            return any(one and other for one, other in zip(at_least_one, rest, strict=True))
         case Call(function="max", arguments=arguments):
             return any(never_negative(each, known) for each in arguments)
         case Call(function="min", arguments=arguments):
@@ -199,7 +259,7 @@ def never_negative(expr: Expr, known: frozenset[str] = frozenset()) -> bool:
         case Binary(op=BinaryOp.POWER, left=left):
             return never_negative(left, known)
         case Binary(op=BinaryOp.ADD | BinaryOp.MULTIPLY | BinaryOp.DIVIDE, left=left, right=right):
-            return never_negative(left, known) and never_negative(right, known) or _bounded_sum(expr)
+            return (never_negative(left, known) and never_negative(right, known)) or _bounded_sum(expr)
         case Select(then=then, otherwise=otherwise):
             return never_negative(then, known) and never_negative(otherwise, known)
         case _:
@@ -211,9 +271,13 @@ def _bounded_sum(expr: Expr) -> bool:
     match expr:
         case Binary(op=BinaryOp.DIVIDE | BinaryOp.MULTIPLY, left=left, right=Const(value=value)):
             return value > 0 and _bounded_sum(left)
-        case Binary(op=BinaryOp.ADD, left=Const(value=value), right=Call(function="erf" | "tanh" | "cos" | "sin" | "elu")):
+        case Binary(
+            op=BinaryOp.ADD, left=Const(value=value), right=Call(function="erf" | "tanh" | "cos" | "sin" | "elu")
+        ):
             return value >= 1
-        case Binary(op=BinaryOp.ADD, left=Call(function="erf" | "tanh" | "cos" | "sin" | "elu"), right=Const(value=value)):
+        case Binary(
+            op=BinaryOp.ADD, left=Call(function="erf" | "tanh" | "cos" | "sin" | "elu"), right=Const(value=value)
+        ):
             return value >= 1
         case _:
             return False

@@ -5,10 +5,29 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from attncc.graph.ir import Graph, Node, number
+from attncc.graph.ir import Graph, Node, number, pair_number
 from attncc.graph.ops import Op
 from attncc.rewrite.algebra import times
-from attncc.spec.expr import Binary, BinaryOp, Call, Const, Expr, Local, Name, Negate, Symbol, names_in, rebuild, substitute, walk
+from attncc.spec.expr import (
+    Binary,
+    BinaryOp,
+    Call,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Local,
+    Name,
+    Negate,
+    Select,
+    Symbol,
+    Type,
+    names_in,
+    rebuild,
+    substitute,
+    type_of,
+    walk,
+)
 
 LOG2_E = 1 / math.log(2)
 LN_2 = math.log(2)
@@ -19,7 +38,7 @@ def finish(graph: Graph, taken: dict[Expr, str], *, use_base_two: bool) -> Graph
     graph = _cheap_division(graph)
     if use_base_two:
         graph = base_two(graph)
-    return hoist(_without_aliases(graph), taken)
+    return hoist(_without_aliases(graph), taken, _LIFTED if use_base_two else _LIFTED | {Name.HEAD})
 
 
 def _without_aliases(graph: Graph) -> Graph:
@@ -38,7 +57,9 @@ def _cheap_division(graph: Graph) -> Graph:
         expr = rebuild(expr, change)
         match expr:
             case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if not _is_uniform(left) and _is_uniform(right):
-                inverse = Const(1 / right.value) if isinstance(right, Const) else Binary(BinaryOp.DIVIDE, Const(1), right)
+                inverse = (
+                    Const(1 / right.value) if isinstance(right, Const) else Binary(BinaryOp.DIVIDE, Const(1), right)
+                )
                 return Binary(BinaryOp.MULTIPLY, left, inverse)
             case _:
                 return expr
@@ -68,7 +89,7 @@ def base_two(graph: Graph) -> Graph:
     changed: list[Node] = []
     known = {node.name: node for node in graph}
     for name in exponents:
-        changed.append(number(name, scale(_written_out(graph, name), LOG2_E), known.values()))
+        changed.append(pair_number(name, scale(_written_out(graph, name), LOG2_E), known.values()))
     if "peak" in graph:
         changed += _natural_outside(graph)
     elif "lse" in graph:
@@ -79,7 +100,8 @@ def base_two(graph: Graph) -> Graph:
     rename: dict[Expr, Expr] = {Local("lse"): Local("lse_2")} if "peak" not in graph else {}
     for node in graph:
         if node.op is Op.NUMBER and node.name not in done and _raises(node.value, lowered):
-            changed.append(number(node.name, _to_base_two(node.value, lowered, rename), known.values()))
+            lower = number(node.name, _to_base_two(node.value, lowered, rename), known.values())
+            changed.append(replace(lower, axes=node.axes))
     return graph.change(*changed)
 
 
@@ -150,23 +172,36 @@ def scale(expr: Expr, factor: float) -> Expr:
         case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if _is_uniform(right):
             return Binary(BinaryOp.MULTIPLY, left, Binary(BinaryOp.DIVIDE, Const(factor), right))
         case _:
-            return Binary(BinaryOp.MULTIPLY, expr, Const(factor)) if _is_uniform(expr) else Binary(BinaryOp.MULTIPLY, Const(factor), expr)
+            return (
+                Binary(BinaryOp.MULTIPLY, expr, Const(factor))
+                if _is_uniform(expr)
+                else Binary(BinaryOp.MULTIPLY, Const(factor), expr)
+            )
 
 
 # --- call-wide numbers ------------------------------------------------------------------------------------------------
 
 
-def hoist(graph: Graph, taken: dict[Expr, str]) -> Graph:
+def hoist(graph: Graph, taken: dict[Expr, str], lifted: frozenset[Name]) -> Graph:
     """Numbers that are the same for every pair become nodes of their own: they are computed once a call or head.
 
     Args:
         taken: names given to such numbers so far, extended here, so that forward and backward share them.
+        lifted: symbols that the target does not have at hand as whole numbers.
     """
     changed: list[Node] = []
     uniform: dict[str, Node] = {}
 
     def lift(expr: Expr, owner: str) -> Expr:
-        if _is_uniform(expr) and not isinstance(expr, Const) and not (isinstance(expr, Symbol) and expr.name not in _LIFTED):
+        if type_of(expr) is Type.BOOL and _is_uniform(expr):
+            if not names_in(expr) & {Name.HEAD, *lifted}:
+                return expr  # lengths are at hand
+            return Compare(CompareOp.NOT_EQUAL, lift(Select(expr, Const(1), Const(0)), owner), Const(0))
+        if (
+            _is_uniform(expr)
+            and not isinstance(expr, Const)
+            and not (isinstance(expr, Symbol) and expr.name not in lifted)
+        ):
             name = taken.setdefault(expr, _name_for(expr, owner, set(taken.values())))
             uniform[name] = Node(name=name, op=Op.NUMBER, axes=(), expr=expr)
             return Local(name)
@@ -182,9 +217,15 @@ def hoist(graph: Graph, taken: dict[Expr, str]) -> Graph:
     return graph.change(*uniform.values(), *changed)
 
 
-# Symbols that a kernel does not have at hand as whole numbers.
+# Symbols that a kernel does not have at hand as whole numbers; the torch form computes many heads at once.
 _LIFTED = frozenset({Name.SCALE, Name.VALID, Name.WIDTH, Name.VALUE_WIDTH})
-_SYMBOL_NAMES = {Name.SCALE: "scale", Name.VALID: "valid", Name.WIDTH: "width", Name.VALUE_WIDTH: "value_width"}
+_SYMBOL_NAMES = {
+    Name.SCALE: "scale",
+    Name.VALID: "valid",
+    Name.WIDTH: "width",
+    Name.VALUE_WIDTH: "value_width",
+    Name.HEAD: "head",
+}
 
 
 def _name_for(expr: Expr, owner: str, taken: set[str]) -> str:
@@ -195,7 +236,9 @@ def _name_for(expr: Expr, owner: str, taken: set[str]) -> str:
             wanted = f"{name.value}_log2"
         case Binary(op=BinaryOp.DIVIDE, left=Const(value=1), right=Symbol(name=name)):
             wanted = f"inverse_{name.value}"
-        case Call(function=function, arguments=(Symbol(name=name),)):
+        case Binary(op=BinaryOp.DIVIDE, left=Const(value=1), right=Call(function="max", arguments=(Symbol(name=name), _))):
+            wanted = f"inverse_{name.value}"
+        case Call(function=function, arguments=(Symbol(name=name) | Call(arguments=(Symbol(name=name), _)),)):
             wanted = f"{function}_{name.value}"
         case _:
             wanted = f"{owner}_constant"

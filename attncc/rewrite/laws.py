@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attncc.graph.ir import Graph, Node, number
+from attncc.graph.ir import Graph, Node, number, pair_number
 from attncc.graph.ops import Axis, Op
 from attncc.rewrite.engine import Change, law
 from attncc.rewrite.exponential import Term, never_negative, scaled_normalizer, terms_of
@@ -48,7 +48,7 @@ def common_peak(graph: Graph) -> Change | None:
     constants, which are lowered with it (a sink takes part in the maximum). The peak is the largest exponent of the
     row, so no exp overflows, and it can be raised on the way: earlier sums are rescaled by exp(old - new).
     """
-    if "peak" in graph or "rows" not in graph and not any(node.name.startswith("rows_") for node in graph):
+    if "peak" in graph or ("rows" not in graph and not any(node.name.startswith("rows_") for node in graph)):
         return None
     sums = tuple(node for node in graph.find(Op.SUM) if node.name.startswith("rows"))
     weights = {graph[node.inputs[0]].inputs[0] for node in sums} | {"weight"}
@@ -64,9 +64,7 @@ def common_peak(graph: Graph) -> Change | None:
     return _with_peak(graph, split, *scaled)
 
 
-def _with_peak(
-    graph: Graph, split: dict[str, tuple[Term, ...]], norm: Expr, constants: tuple[Expr, ...]
-) -> Change:
+def _with_peak(graph: Graph, split: dict[str, tuple[Term, ...]], norm: Expr, constants: tuple[Expr, ...]) -> Change:
     nodes = {node.name: node for node in graph}
     exponents: list[str] = []
     weights: dict[str, Expr] = {}
@@ -88,9 +86,11 @@ def _with_peak(
     restricted = _restricted(nodes, exponents)
     exact = {name for name, terms in split.items() if all(_vanishes(term) for term in terms)}
     start = _start(constants, flat)
-    nodes["peak"] = Node(name="peak", op=Op.PEAK, axes=(Axis.ROW,), inputs=restricted, expr=start)
+    read = {each.name for each in walk(start) if isinstance(each, Local)} if start is not None else set()
+    inputs = (*restricted, *sorted(read))
+    nodes["peak"] = Node(name="peak", op=Op.PEAK, axes=(Axis.ROW,), inputs=inputs, expr=start)
     for name, value in weights.items():
-        nodes[name] = number(name, value, nodes.values())
+        nodes[name] = pair_number(name, value, nodes.values())
     nodes["norm"] = number("norm", norm, nodes.values())
     natural = Binary(BinaryOp.ADD, Local("peak"), Call("log", (Local("norm"),)))
     nodes["lse"] = number("lse", natural, nodes.values())
@@ -117,7 +117,7 @@ def _exponent_node(nodes: dict[str, Node], exponent: Expr, known: list[str], sev
         if nodes[name].expr == exponent:
             return name
     name = f"exponent_{len(known) + 1}" if several else "exponent"
-    nodes[name] = number(name, exponent, nodes.values())
+    nodes[name] = pair_number(name, exponent, nodes.values())
     known.append(name)
     return name
 
@@ -127,7 +127,9 @@ def _restricted(nodes: dict[str, Node], exponents: list[str]) -> tuple[str, ...]
     for exponent in exponents:
         name = kept_name(exponent)
         pair = (Axis.ROW, Axis.COLUMN)
-        nodes[name] = Node(name=name, op=Op.RESTRICT, axes=pair, inputs=(exponent, "related"), expr=Const(-float("inf")))
+        nodes[name] = Node(
+            name=name, op=Op.RESTRICT, axes=pair, inputs=(exponent, "related"), expr=Const(-float("inf"))
+        )
         names.append(name)
     return tuple(names)
 
