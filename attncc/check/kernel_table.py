@@ -201,7 +201,7 @@ def _misses(rows: Sequence[Row]) -> list[str]:
         if not any(row.few_spills for row in each):
             found.append(f"- {where}: no tile with few spills")
         found += [f"- {where}: {_tile(row)}: {row.found.why}" for row in each if row.fits and not row.found.ok]
-    return ["## Beyond the limits", "", *(found or ["Nothing."])]
+    return ["## Beyond the limits", "", *(found or ["Nothing of what is measured."])]
 
 
 def _section(rows: Sequence[Row], groups: dict[KernelText, tuple[str, ...]]) -> list[str]:
