@@ -54,7 +54,7 @@ Module = HasAttention | ModuleType
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One tensor of one case; `error` is its largest absolute error, `row_error` the norm of a row's error over that of the row.
+    """One tensor of one case; `error` is its largest absolute error, `row_error` that of a row over the row, in norms.
 
     `used` is the part of the allowed error that was used: above 1 is wrong.
     """
@@ -189,9 +189,7 @@ def _run(attention: Attention, case: Case, inputs: Mapping[str, Tensor]) -> Tens
     return dict(zip(("out", "lse"), values, strict=False)) | dict(zip(("dq", "dk", "dv"), gradients, strict=True))
 
 
-def _dense(
-    spec: Spec, case: Case, inputs: Mapping[str, Tensor], dtype: torch.dtype, with_lse: bool = True
-) -> Tensors:
+def _dense(spec: Spec, case: Case, inputs: Mapping[str, Tensor], dtype: torch.dtype, with_lse: bool = True) -> Tensors:
     """The dense formula in `dtype`, gradients by autograd, of the log-sum-exp too where it exists and is wanted."""
 
     def attention(q: Tensor, k: Tensor, v: Tensor, **keywords: Any) -> tuple[Tensor, ...]:
@@ -253,7 +251,7 @@ def _overflows(exact: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _difference(found: Tensor, exact: Tensor) -> Tensor:
-    """found - exact in float64, 0 where either is infinite (equal infinities, or an overflow that the dtype explains)."""
+    """found - exact in float64, 0 where either is infinite (equal, or an overflow that the dtype explains)."""
     return torch.where(found.isfinite() & exact.isfinite(), found.double() - exact, 0)
 
 
@@ -282,7 +280,7 @@ def _median(values: Tensor) -> float:
 
 
 def _against_eager(found: Tensor, exact: Tensor, eager: Tensor, noise: float) -> float:
-    """The used part of the limits that the dense formula in the same dtype sets, plus an ulp of a row's largest value."""
+    """The used part of the limits that the dense formula in the same dtype sets, plus an ulp of a row's largest."""
     if not exact.numel():
         return 0.0
     error, yardstick = _difference(found, exact), _difference(eager, exact)

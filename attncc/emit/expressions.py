@@ -294,7 +294,11 @@ class Writer:
     def _compare(self, op: CompareOp, left: Expr, right: Expr) -> tuple[int, str]:
         match op, left, right:
             # Whether a remainder is 0 does not depend on how it is rounded.
-            case (CompareOp.EQUAL | CompareOp.NOT_EQUAL), Binary(op=BinaryOp.MODULO, left=inner, right=by), Const(value=0):
+            case (
+                (CompareOp.EQUAL | CompareOp.NOT_EQUAL),
+                Binary(op=BinaryOp.MODULO, left=inner, right=by),
+                Const(value=0),
+            ):
                 return _COMPARE, f"{self.write(inner, _PRODUCT)} % {self.write(by, _UNARY)} {op.value} 0"
             case _, Binary(op=BinaryOp.SUBTRACT, left=inner, right=other), Const(value=0):
                 left, right = inner, other

@@ -1,7 +1,7 @@
 """Tile program → torch statements: numbers of pairs as tensors, in place where nothing else needs the old value.
 
-A tile of pairs is [batch, heads, rows, keys]; numbers of a row are [batch, heads, rows, 1], of a key [keys]. Vectors are
-folded to [batch * kv heads, group * rows, width] and [batch * kv heads, keys, width] for the products.
+A tile of pairs is [batch, heads, rows, keys]; numbers of a row are [batch, heads, rows, 1], of a key [keys]. Vectors
+are folded to [batch * kv heads, group * rows, width] and [batch * kv heads, keys, width] for the products.
 """
 
 from __future__ import annotations
@@ -27,7 +27,22 @@ SYMBOLS = {
 
 _IN_PLACE = {
     each: f"{each}_"
-    for each in ("exp", "exp2", "log", "log2", "tanh", "sigmoid", "relu", "sqrt", "abs", "cos", "sin", "erf", "floor", "sign")
+    for each in (
+        "exp",
+        "exp2",
+        "log",
+        "log2",
+        "tanh",
+        "sigmoid",
+        "relu",
+        "sqrt",
+        "abs",
+        "cos",
+        "sin",
+        "erf",
+        "floor",
+        "sign",
+    )
 }
 _METHOD = {BinaryOp.ADD: "add_", BinaryOp.SUBTRACT: "sub_", BinaryOp.MULTIPLY: "mul_", BinaryOp.DIVIDE: "div_"}
 
@@ -55,7 +70,9 @@ class TorchBody:
     def plain(self, expr: Expr, context: int = 0) -> str:
         """The expression out of place."""
         host = ExpressionWriter(HOST, lambda name: SYMBOLS[name], lambda name: name)
-        writer = ExpressionWriter(TORCH, lambda name: SYMBOLS[name], lambda name: self.rename.get(name, name), host=host)
+        writer = ExpressionWriter(
+            TORCH, lambda name: SYMBOLS[name], lambda name: self.rename.get(name, name), host=host
+        )
         text = writer.write(expr, context)
         self.used |= writer.used
         return text
@@ -204,11 +221,13 @@ class TorchBody:
             self.writer.line(f"{node.name} = _scores({row}, {column})")
 
     def _scaled_by_product(self, dot: Node) -> tuple[str, str]:
-        """The number that a dot product becomes at once when all that is done with it is a multiplication by a scalar."""
+        """The number that a dot product becomes at once when it is only multiplied by a scalar."""
         users = [node for sweep in self.kernel.sweeps for node in sweep.body if dot.name in node.inputs]
         if len(users) == 1 and users[0].op is Op.NUMBER:
             match users[0].expr:
-                case Binary(op=BinaryOp.MULTIPLY, left=Local(name=scalar) | Const(value=scalar), right=Local(name=dot.name)):
+                case Binary(
+                    op=BinaryOp.MULTIPLY, left=Local(name=scalar) | Const(value=scalar), right=Local(name=dot.name)
+                ):
                     if isinstance(scalar, float | int) or self._is_scalar(scalar):
                         self.fused.add(users[0].name)
                         return users[0].name, f", {scalar}"

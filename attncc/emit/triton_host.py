@@ -44,7 +44,9 @@ class TritonForm:
     def kernel_text(self) -> str:
         """Helpers, tile bodies and kernels, to stand inside `if triton is not None:`."""
         writer = Writer(width=WIDTH - 4)
-        tables = self._tables() | {node.name: False for kernel in self.kernels for node in kernel.uniform if isinstance(node.expr, Const)}
+        tables = self._tables() | {
+            node.name: False for kernel in self.kernels for node in kernel.uniform if isinstance(node.expr, Const)
+        }
         for kernel in self.kernels:
             printer = KernelPrinter(writer, kernel, self.plan.domain, tables, self.used)
             for at in range(len(kernel.sweeps)):
@@ -72,13 +74,18 @@ class TritonForm:
         return writer.text()
 
     def _print_tiles(self, writer: Writer) -> None:
-        writer.comment("What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N, num_warps, num_stages).")
+        writer.comment(
+            "What each kernel tries for elements of so many bytes and vectors up to a width: "
+            "(BLOCK_M, BLOCK_N, num_warps, num_stages)."
+        )
         names = {kernel.name for kernel in self.kernels}
         writer.line("_TILES = {")
         with writer.indented():
             for tiles in self.plan.tiles:
                 if tiles.kernel in names:
-                    tries = ", ".join(f"({each.rows}, {each.columns}, {each.warps}, {each.stages})" for each in tiles.tries)
+                    tries = ", ".join(
+                        f"({each.rows}, {each.columns}, {each.warps}, {each.stages})" for each in tiles.tries
+                    )
                     writer.line(f'("{tiles.kernel}", {tiles.bytes}, {tiles.width}): [{tries}],')
         writer.line("}")
 
@@ -126,7 +133,9 @@ class TritonForm:
             writer.line("q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)")
             writer.line("batch, heads, n, d = q.shape")
             writer.line("kv_heads, m, e = v.shape[1:]")
-            writer.line("dq = q.new_zeros(batch, heads, n, d)" if self.rows is None else "dq = q.new_empty(batch, heads, n, d)")
+            writer.line(
+                "dq = q.new_zeros(batch, heads, n, d)" if self.rows is None else "dq = q.new_empty(batch, heads, n, d)"
+            )
             has_dk = "dk" in self.plan.gpu.backward.outputs
             writer.line(f"dk = k.new_{'empty' if has_dk else 'zeros'}(batch, kv_heads, m, d)")
             writer.line("dv = v.new_empty(batch, kv_heads, m, e)")
@@ -228,5 +237,3 @@ def _places(q, k, q_start, q_starts, kv_lengths):
         return starts, torch.full_like(starts, k.shape[2])
     return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
 '''
-
-

@@ -67,11 +67,11 @@ def _modulo(a, b):
     """The remainder of a // b rounded down, for b > 0: never negative."""
     return ((a % b) + b) % b
 ''',
-    "_square": '''
+    "_square": """
 @triton.jit
 def _square(x):
     return x * x
-''',
+""",
     "_tanh": '''
 @triton.jit
 def _tanh(x):
@@ -82,32 +82,32 @@ def _tanh(x):
     small = x * (1.0 - squared * (1.0 / 3.0 - squared * (2.0 / 15.0 - squared * (17.0 / 315.0))))
     return tl.where(tl.abs(x) < 0.125, small, large)
 ''',
-    "_silu": '''
+    "_silu": """
 @triton.jit
 def _silu(x):
     return x * tl.sigmoid(x)
-''',
-    "_gelu": '''
+""",
+    "_gelu": """
 @triton.jit
 def _gelu(x):
     return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-''',
+""",
     "_softplus": '''
 @triton.jit
 def _softplus(x):
     """log(1 + exp(x)) without overflow."""
     return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
 ''',
-    "_elu": '''
+    "_elu": """
 @triton.jit
 def _elu(x):
     return tl.where(x > 0.0, x, tl.exp(tl.minimum(x, 0.0)) - 1.0)
-''',
-    "_sign": '''
+""",
+    "_sign": """
 @triton.jit
 def _sign(x):
     return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, 0.0))
-''',
+""",
     "_power": '''
 @triton.jit
 def _power(base, exponent):
