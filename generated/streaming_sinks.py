@@ -944,36 +944,30 @@ def _backward(q, k, v, out, lse, d_out, d_lse, scale, q_start, k_start, q_starts
 
 
 # --- the same in plain operations: for compilers, and for second derivatives ----------------------
-# Scores of pairs are [batch, blocks of rows, heads, rows, keys].
+# Scores of pairs are [batch, heads, blocks of rows, rows, keys].
 
 _BLOCK = 128  # rows of a block
 
 
-def _folded(x, kv_heads):
-    """[batch, blocks, heads, rows, ...] -> [batch * blocks * kv heads, group * rows, ...]."""
-    batch, blocks, heads, count, width = x.shape
-    return x.reshape(batch, blocks, kv_heads, heads // kv_heads * count, width).flatten(0, 2)
-
-
 def _scores(rows, keys):
-    """[batch, blocks, heads, rows, d] and [batch, blocks, kv heads, keys, d] -> scores."""
-    folded = torch.bmm(_folded(rows, keys.shape[2]), keys.flatten(0, 2).mT)
-    return folded.view(*rows.shape[:4], keys.shape[3])
+    """[batch, heads, blocks, rows, d] and [batch, heads, blocks, keys, d] -> scores."""
+    return torch.bmm(rows.flatten(0, 2), keys.flatten(0, 2).mT).view(*rows.shape[:4], keys.shape[3])
 
 
 def _sum(weight, values):
-    """Weights of pairs and [batch, blocks, kv heads, keys, e] -> [batch, blocks, heads, rows, e]."""
-    folded = torch.bmm(_folded(weight, values.shape[2]), values.flatten(0, 2))
-    return folded.view(*weight.shape[:4], values.shape[4])
+    """Weights of pairs and [batch, heads, blocks, keys, e] -> [batch, heads, blocks, rows, e]."""
+    return torch.bmm(weight.flatten(0, 2), values.flatten(0, 2)).view(
+        *weight.shape[:4], values.shape[4]
+    )
 
 
 def _lifted(numbers):
     """Numbers of heads with an axis for blocks."""
-    return tuple(x[:, None] if isinstance(x, Tensor) else x for x in numbers)
+    return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
 
 
 def _call_of(q, k):
-    heads = torch.arange(q.shape[1], device=q.device)[:, None, None]
+    heads = torch.arange(q.shape[1], device=q.device)[:, None, None, None]
     return _Call(q.shape[2], k.shape[2], q.shape[1], heads)
 
 
@@ -993,41 +987,41 @@ def _weights_of(q, k, i, j, hidden, numbers, call):
 def _batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
     batch, heads, n, _ = q.shape
-    m, dtype, wide = k.shape[2], q.dtype, _wide(q.dtype)
+    kv_heads, m = k.shape[1:3]
+    dtype, wide, device = q.dtype, _wide(q.dtype), q.device
     numbers = _lifted(_numbers(q, k, v, scale, kv_lengths))
     call = _call_of(q, k)
     # Blocks enough for any n, so that n stays a free size in an exported graph; lanes past n are dropped at last.
     blocks = n // _BLOCK + 2
-    lane = torch.arange(_BLOCK, device=q.device)
-    row = _BLOCK * torch.arange(blocks, device=q.device)[:, None] + lane  # [blocks, rows]
-    q = q.to(wide)[:, :, row.clamp(max=n - 1)].transpose(1, 2)
+    lane = torch.arange(_BLOCK, device=device)
+    row = _BLOCK * torch.arange(blocks, device=device)[:, None] + lane  # [blocks, rows]
+    q = q.to(wide)[:, :, row.clamp(max=n - 1)]
 
     first = q_start + row[None, :, 0]  # [batch or 1, blocks]
     if q_starts is not None:
         first = first + q_starts[:, None]
     i = first[..., None] + lane
-    j = k_start + torch.arange(m, device=q.device)[None, None]
+    j = k_start + torch.arange(m, device=device)[None, None]
     place = j - k_start
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None]
     seen = (place >= 0) & (place < length)  # [batch or 1, blocks, keys]
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
 
-    def windows(x):  # [batch, kv heads, m, c] -> [batch, blocks, kv heads, keys, c]
-        x = x.to(wide)[:, None].masked_fill(~seen[:, :, None, :, None], 0)
-        return x.expand(-1, blocks, -1, -1, -1)
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, blocks, keys, c]
+        x = x.to(wide)[:, kv_head, None].masked_fill(~seen[:, None, :, :, None], 0)
+        return x.expand(-1, -1, blocks, -1, -1)
 
-    related = _related(i[:, :, None, :, None], j[:, :, None, None, :], call)
-    hidden = ~(related & seen[:, :, None, None, :])
-    i, j = i[:, :, None, :, None], j[:, :, None, None, :]
+    i, j = i[:, None, :, :, None], j[:, None, :, None, :]
+    hidden = ~(_related(i, j, call) & seen[:, None, :, None, :])
     weight, norm, numbers_of_rows = _weights_of(q, windows(k), i, j, hidden, numbers, call)
     out = _sum(weight, windows(v))
     if norm is not None:
         out = out * _reciprocal(norm)
-    row = torch.arange(n, device=q.device)
 
-    def joined(x):  # [batch, blocks, heads, rows, c] -> [batch, heads, n, c]
-        return x.transpose(1, 2).flatten(2, 3).index_select(2, row)
+    def joined(x):  # [batch, heads, blocks, rows, c] -> [batch, heads, n, c]
+        return x.flatten(2, 3).index_select(2, torch.arange(n, device=device))
 
-    rest = (x.expand(batch, -1, heads, -1, -1) for x in numbers_of_rows)
+    rest = (x.expand(batch, heads, -1, -1, -1) for x in numbers_of_rows)
     return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
 
 
@@ -1331,15 +1325,21 @@ def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
     i, j = i[:, None, None, :, None], j[None, None, None, None]
     seen = j < length
-    numbers = _lifted(_numbers(q, k, k, scale, kv_lengths))
     call = _call_of(q, k)
     hidden = ~(_related(i, j + k_start, call) & seen)
-    keys = k.to(wide)[:, None].masked_fill(~seen.transpose(-1, -2), 0)
+    kv_head = torch.arange(q.shape[1], device=q.device) // (q.shape[1] // k.shape[1])
+    keys = k.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
     weight, norm, _ = _weights_of(
-        q[:, None, :, rows].to(wide), keys, i, j + k_start, hidden, numbers, call
+        q[:, :, None, rows].to(wide),
+        keys,
+        i,
+        j + k_start,
+        hidden,
+        _lifted(_numbers(q, k, k, scale, kv_lengths)),
+        call,
     )
     weight = weight if norm is None else weight * _reciprocal(norm)
-    return weight[:, 0]
+    return weight[:, :, 0]
 
 
 class Attention(nn.Module):

@@ -1,4 +1,4 @@
-"""The command line: `attncc build`, `check`, `explain`, `list`."""
+"""The command line: `attncc build`, `check`, `explain`, `bench`, `list`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from io import TextIOWrapper
 
 import click
 
+from attncc.cli.benching import bench
 from attncc.cli.build import build
 from attncc.cli.checking import check
 from attncc.cli.command import examples
@@ -22,6 +23,7 @@ _HELP = "\n\n".join(
             "attncc build specs/longformer.attn -D w=512",
             "attncc check specs/longformer.attn",
             "attncc explain specs/longformer.attn --n 16384",
+            "attncc bench specs/longformer.attn --n 4096",
             "attncc explain E211",
         ),
     )
@@ -34,7 +36,7 @@ def cli() -> None:
     """The group; its help is made above."""
 
 
-for each in (build, check, explain, list_specs):
+for each in (build, check, explain, bench, list_specs):
     cli.add_command(each)
 
 

@@ -18,10 +18,11 @@ REDUCTIONS = (Op.PEAK, Op.SUM, Op.CONTRACT)
 class Sweep:
     """One pass over the swept axis: numbers of each pair, in order, then what they are reduced to.
 
-    `loads` are the operands and saved row numbers of the swept axis, `numbers` what is computed from them before the
-    numbers of pairs.
+    `before` are numbers of the fixed axis that follow from earlier sweeps. `loads` are the operands and saved row
+    numbers of the swept axis, `numbers` what is computed from them before the numbers of pairs.
     """
 
+    before: tuple[Node, ...]
     loads: tuple[Node, ...]
     numbers: tuple[Node, ...]
     body: tuple[Node, ...]
@@ -90,39 +91,40 @@ def schedule(name: str, graph: Graph, fixed: Axis, outputs: tuple[str, ...]) -> 
     ready = _ready_after(graph, swept)
     count = 1 + max((ready[node.name] for node in graph), default=-1)
     reductions = [node for node in graph if node.op in REDUCTIONS]
-    sweeps = []
-    for at in range(count):
-        reduced = [node for node in reductions if _sweep_of(node, ready) == at]
-        body = [node for node in graph if node.is_tile and any(_feeds(graph, node, each) for each in reduced)]
-        sweeps.append(_sweep(graph, swept, body, reduced))
-    bodies = {node.name for sweep in sweeps for node in sweep.body}
     reduced_names = {node.name for node in reductions}
     own = [node for node in graph if node.axes and not node.is_tile and swept not in node.axes]
     loads = tuple(node for node in own if node.op in (Op.OPERAND, Op.STATISTIC))
     numbers = [node for node in own if node.op not in (Op.OPERAND, Op.STATISTIC) and node.name not in reduced_names]
-    late = {node.name for node in numbers if any(graph.depends(node.name, each) for each in reduced_names)}
-    assert not any(name in late for node in graph if node.name in bodies for name in node.inputs if name not in reduced_names)
+    sweeps = []
+    for at in range(count):
+        reduced = [node for node in reductions if _sweep_of(node, ready) == at]
+        body = [node for node in graph if node.is_tile and any(_feeds(graph, node, each) for each in reduced)]
+        between = tuple(node for node in numbers if ready[node.name] == at - 1 >= 0)
+        sweeps.append(_sweep(graph, swept, between, body, reduced))
+    last = count - 1
     return Kernel(
         name=name,
         fixed=fixed,
         uniform=tuple(node for node in graph if node.op is Op.NUMBER and not node.axes and _is_called(graph, node)),
         loads=loads,
-        before=tuple(node for node in numbers if node.name not in late),
+        before=tuple(node for node in numbers if ready[node.name] < 0),
         sweeps=tuple(sweeps),
-        after=tuple(node for node in numbers if node.name in late),
+        after=tuple(node for node in numbers if ready[node.name] == last >= 0),
         at_last=tuple(node for node in graph if swept in node.axes and node.op is Op.MULTIPLY),
         stores=tuple(graph[name] for name in outputs),
     )
 
 
-def _sweep(graph: Graph, swept: Axis, body: list[Node], reduced: list[Node]) -> Sweep:
+def _sweep(
+    graph: Graph, swept: Axis, between: tuple[Node, ...], body: list[Node], reduced: list[Node]
+) -> Sweep:
     needed = {name for node in (*body, *reduced) for name in node.inputs}
     of_swept = [node for node in graph if node.axes and not node.is_tile and swept in node.axes and node.op not in REDUCTIONS]
     of_swept = [node for node in of_swept if node.op is not Op.MULTIPLY]
     wanted = [node for node in of_swept if any(graph.depends(name, node.name) for name in needed if not graph[name].is_tile)]
     loads = tuple(node for node in wanted if node.op in (Op.OPERAND, Op.STATISTIC))
     numbers = tuple(node for node in wanted if node.op is Op.NUMBER)
-    return Sweep(loads, numbers, tuple(body), tuple(reduced))
+    return Sweep(between, loads, numbers, tuple(body), tuple(reduced))
 
 
 def _is_called(graph: Graph, node: Node) -> bool:

@@ -205,6 +205,8 @@ class TorchForm:
             for node in kernel.before:
                 body.print_row(node, rows)
             for at, sweep in enumerate(kernel.sweeps):
+                for node in sweep.before:
+                    body.print_row(node, rows)
                 self._print_accumulators(writer, sweep)
                 with writer.block("for chunk in chunks:"):
                     self._print_chunk(writer, kernel, at)
@@ -311,7 +313,7 @@ class TorchForm:
             for node in kernel.before:
                 writer.line(f"{node.name} = {body.plain(node.value)}")
             for sweep in kernel.sweeps:
-                for node in sweep.numbers:
+                for node in (*sweep.before, *sweep.numbers):
                     writer.line(f"{node.name} = {body.plain(node.value)}")
                 body.print_sweep(sweep)
             total = next(node for sweep in kernel.sweeps for node in sweep.reductions if node.op is Op.CONTRACT)

@@ -86,7 +86,7 @@ class KernelPrinter:
         kernel = self.kernel
         everything = [*kernel.uniform, *kernel.loads, *kernel.before, *kernel.after]
         for sweep in kernel.sweeps:
-            everything += [*sweep.loads, *sweep.numbers, *sweep.body, *sweep.reductions]
+            everything += [*sweep.before, *sweep.loads, *sweep.numbers, *sweep.body, *sweep.reductions]
         return next((node for node in everything if node.name == name), None)
 
     def _expression(self, expr: Expr, pair: bool, rename: dict[str, str] | None = None, context: int = 0) -> str:
@@ -103,6 +103,7 @@ class KernelPrinter:
         read = {name for node in (*sweep.body, *sweep.reductions, *sweep.numbers) for name in node.inputs}
         fixed = [node.name for node in (*self.kernel.loads, *self.kernel.before) if node.name in read]
         fixed += [node.name for earlier in self._earlier(sweep) for node in earlier.reductions if node.name in read]
+        fixed += [node.name for each in (*self._earlier(sweep), sweep) for node in each.before if node.name in read]
         loads = [node for node in sweep.loads if node.name in read or node.op is Op.OPERAND]
         pointers = [f"{node.name}_ptr" for node in loads]
         strides = [f"{node.name}_stride" for node in loads if node.op is Op.OPERAND]
@@ -340,6 +341,8 @@ class KernelPrinter:
 
     def _print_sweeps(self, runs: tuple[Runs, ...]) -> None:
         for at, sweep in enumerate(self.kernel.sweeps):
+            for node in sweep.before:
+                self.writer.line(f"{node.name} = {self._expression(node.value, pair=False)}")
             if self.rows_fixed:
                 self._print_accumulators(sweep)
             if not runs:

@@ -73,7 +73,8 @@ class _Builder:
             suffix = "other" if at == 0 else f"other_{at + 1}"
             self._row_sum(f"rows_{suffix}", row_sum.weight, f"weight_{suffix}")
             sums[row_sum] = Local(f"rows_{suffix}")
-        self._number("norm", _guarded(_replace_sums(spec.normalizer, sums)))
+        norm = self._localize(_guarded(_replace_sums(spec.normalizer, sums)))
+        self._add(number("norm", norm, self.nodes.values()))
         self._add(Node(name="share", op=Op.DIVIDE, axes=PAIR, inputs=(kept, "norm")))
         self._add(Node(name="out", op=Op.CONTRACT, axes=(Axis.ROW, Axis.VALUE), inputs=("share", "v")))
 

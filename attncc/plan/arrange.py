@@ -13,16 +13,15 @@ from itertools import combinations
 from attncc.plan.bounds import Piece
 from attncc.plan.isl import Prover
 from attncc.plan.linear import variable
-from attncc.plan.literals import ALWAYS, NEVER, Literal, Tree, any_of, negated, tree_size
-from attncc.plan.reach import Reach, at_least_tree, hull, is_some, plain_union, reach_tree
+from attncc.plan.literals import NEVER, Literal, Tree, any_of, negated
+from attncc.plan.reach import Reach, at_least_tree, bounded, hull, is_some, plain_union, reach_tree
 from attncc.plan.samples import Samples, cost
-from attncc.plan.terms import Term, at_least, extreme, size_of
+from attncc.plan.terms import Term, at_least, extreme
 from attncc.spec.expr import Name
 
 MOST_SEGMENTS = 4
 _MOST_TRIED = 7  # pieces of which all pairs are tried
 _MOST_PROVEN = 4  # pairs for which a merge is carried out before the best one is taken
-_LONGEST_END = 6  # forms in an end of a segment
 
 
 class Arranger:
@@ -146,14 +145,6 @@ class Arranger:
 
 def _lower(one: Term | None, other: Term | None) -> Term | None:
     return None if one is None or other is None else extreme(False, (one, other))
-
-
-def bounded(touched: Reach) -> Reach:
-    """The interval, opened on a side whose end has become too long a text (conditions likewise)."""
-    low = touched.low if touched.low is None or size_of(touched.low) <= _LONGEST_END else None
-    high = touched.high if touched.high is None or size_of(touched.high) <= _LONGEST_END else None
-    when = touched.when if tree_size(touched.when) <= _LONGEST_END else ALWAYS
-    return Reach(low, high, when)
 
 
 def drop_contained(pieces: list[Piece], prover: Prover) -> list[Piece]:

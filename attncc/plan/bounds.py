@@ -23,12 +23,13 @@ from attncc.plan.linear import (
     variable,
 )
 from attncc.plan.literals import ALWAYS, NEVER, All, Any, Literal, Tree, all_of, any_of, conjunctions, literal, negated
-from attncc.plan.reach import Reach, hull, plain_union
+from attncc.plan.reach import Reach, bounded, hull, is_short, plain_union
 from attncc.plan.terms import Term, extreme
 from attncc.spec.expr import Name
 
 FIRST, LAST = variable(Name.FIRST), variable(Name.LAST)
 MOST_PIECES = 16  # beyond this many disjuncts a conjunction is bounded part by part
+_MOST_BOUNDS = 24  # bounds of one side that are compared with each other
 _MOST_SUMMED = 8  # literals of a conjunction that are added in pairs
 _MOST_ENDS = 3  # bounds of the fixed axis that are tried against each bound of the swept one
 
@@ -123,13 +124,14 @@ def _full(forms: list[Linear], fixed: Name, swept: Name) -> Reach | None:
         else:
             conditions += [negated(_some_lane(outside, fixed)) for outside in window.outside()]
     when = all_of(conditions)
-    if when == NEVER:
+    if when == NEVER or max(map(len, bounds)) > _MOST_BOUNDS:
         return None
     return Reach(_narrowest(bounds[0], True), _narrowest(bounds[1], False), when)
 
 
 def _narrowest(bounds: list[Linear], low: bool) -> Term | None:
-    return extreme(low, bounds) if bounds else None
+    # leaving out a bound only widens what is touched; `_full` asks for few enough to keep them all
+    return extreme(low, list(dict.fromkeys(bounds))[:_MOST_BOUNDS]) if bounds else None
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,7 @@ def tile_condition(form: Linear) -> Tree:
 def _intersection(tree: Tree, pieces: list[Piece]) -> Piece:
     touched = _meet([piece.touched for piece in pieces])
     fulls = [piece.full for piece in pieces if piece.full is not None]
-    return Piece(tree, touched, _meet(fulls) if len(fulls) == len(pieces) else None)
+    return Piece(tree, bounded(touched), _short(_meet(fulls)) if len(fulls) == len(pieces) else None)
 
 
 def _meet(reaches: list[Reach]) -> Reach:
@@ -263,8 +265,12 @@ def _hull_of_all(pieces: list[Piece]) -> Piece:
         union = plain_union(fulls[0], fulls[1]) if len(fulls) == 2 else None
         # of two runs that do not join, keep the one that is open on more sides
         full = union or max(fulls, key=_openness, default=None)
-        total = Piece(any_of((total.tree, piece.tree)), hull((total.touched, piece.touched)), full)
+        total = Piece(any_of((total.tree, piece.tree)), bounded(hull((total.touched, piece.touched))), _short(full))
     return total
+
+
+def _short(full: Reach | None) -> Reach | None:
+    return full if full is not None and is_short(full) else None
 
 
 def _openness(reach: Reach) -> int:

@@ -18,7 +18,7 @@ from attncc.rewrite.laws import LAWS
 from attncc.spec.expr import Expr
 from attncc.spec.model import Spec
 
-SLABS = Slabs(elements=1 << 19, least_rows=32, most_rows=1024)
+SLABS = Slabs(elements=1 << 18, least_rows=16, most_rows=1024)
 
 
 def plan(spec: Spec) -> Plan:

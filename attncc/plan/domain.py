@@ -15,7 +15,7 @@ from attncc.plan.headclasses import conjunction, disjunction, split_heads
 from attncc.plan.isl import Prover
 from attncc.plan.linear import Linear
 from attncc.plan.literals import ALWAYS, All, Any, Literal, Tree
-from attncc.plan.predicates import tree_of
+from attncc.plan.predicates import outer_tree
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
 from attncc.plan.reach import Reach
 from attncc.plan.samples import Samples
@@ -44,7 +44,7 @@ def _feasible(condition: Expr, budget: int) -> bool:
     if prover is None:
         return True
     prover.start(1.0)
-    return not prover.empty(tree_of(condition))
+    return not prover.empty(outer_tree(condition)[0])
 
 
 def _prover(budget: int, parameters: frozenset[Name]) -> Prover | None:
@@ -52,19 +52,25 @@ def _prover(budget: int, parameters: frozenset[Name]) -> Prover | None:
 
 
 def _analyse_class(condition: Expr, pattern: Expr, budget: int) -> HeadClass:
-    tree = tree_of(pattern)
+    tree, is_whole = outer_tree(pattern)
+    if not is_whole:
+        budget = 0  # what isl proves of a wider pattern is not true of this one
     prover = _prover(budget, names_in(pattern) & _LENGTHS)
     samples = Samples(tree)
     rows, rows_exact = _sweep(tree, Name.I, Name.J, prover, samples)
     columns, columns_exact = _sweep(tree, Name.J, Name.I, prover, samples)
     if prover is not None:
         prover.start(0.12)
+    facts = facts_of(tree, rows, prover, exact=rows_exact and columns_exact)
+    if not is_whole:
+        rows, columns = ([replace(piece, full=None) for piece in pieces] for pieces in (rows, columns))
+        facts = replace(facts, full=False, self_related=False, shift=None)
     return HeadClass(
         condition,
         pattern,
         tuple(_segment(piece, samples) for piece in rows),
         tuple(_segment(piece, samples) for piece in columns),
-        facts_of(tree, rows, prover, exact=rows_exact and columns_exact),
+        facts,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attncc.plan.linear import Linear, number, quotient, remainder, variable
-from attncc.plan.literals import ALWAYS, NEVER, Tree, all_of, any_of, literal, negated
+from attncc.plan.literals import ALWAYS, NEVER, Tree, all_of, any_of, literal, negated, tree_size
 from attncc.spec.affine import whole_constant
 from attncc.spec.expr import (
     And,
@@ -24,6 +24,13 @@ from attncc.spec.expr import (
     Select,
     Symbol,
 )
+
+_MOST_FORMS = 16  # forms that one number may split into
+_MOST_LITERALS = 300  # literals of a tree
+
+
+class TooLarge(Exception):
+    """A predicate whose tree would be too large to analyse."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,29 @@ class Cases:
 Number = Linear | Least | Most | Cases
 
 
+def outer_tree(predicate: Expr) -> tuple[Tree, bool]:
+    """The tree, and whether it is the predicate itself; else it holds at least wherever the predicate does."""
+    try:
+        return tree_of(predicate), True
+    except TooLarge:
+        if not isinstance(predicate, And):
+            return ALWAYS, False
+        return all_of(outer_tree(operand)[0] for operand in predicate.operands), False
+
+
 def tree_of(predicate: Expr) -> Tree:
-    """The tree of a predicate that `spec.affine.check_affine` accepts and that has no per-head constants left."""
+    """The tree of a predicate that `spec.affine.check_affine` accepts and that has no per-head constants left.
+
+    Raises:
+        TooLarge: more cases than are worth looking at.
+    """
+    tree = _tree_of(predicate)
+    if tree_size(tree) > _MOST_LITERALS:
+        raise TooLarge
+    return tree
+
+
+def _tree_of(predicate: Expr) -> Tree:
     match predicate:
         case Const(value=value):
             return ALWAYS if value else NEVER
@@ -101,6 +129,13 @@ def _not_negative(value: Number, shift: int = 0) -> Tree:
 
 
 def _number(expr: Expr) -> Number:
+    value = _number_of(expr)
+    if len(_forms(value)) > _MOST_FORMS:
+        raise TooLarge
+    return value
+
+
+def _number_of(expr: Expr) -> Number:
     constant = whole_constant(expr)
     if constant is not None:
         return number(constant)

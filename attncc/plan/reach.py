@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from attncc.plan.linear import Linear, variable
-from attncc.plan.literals import ALWAYS, Tree, all_of, any_of, literal
-from attncc.plan.terms import Term, at_least, extreme
+from attncc.plan.literals import ALWAYS, Tree, all_of, any_of, literal, tree_size
+from attncc.plan.terms import Term, at_least, extreme, size_of
 from attncc.spec.expr import Name
+
+LONGEST_END = 6  # forms in an end, or literals in a condition, that are still worth their text
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,19 @@ def hull(reaches: Iterable[Reach]) -> Reach:
         extreme(True, highs) if len(highs) == len(found) else None,
         any_of(reach.when for reach in found),
     )
+
+
+def bounded(touched: Reach) -> Reach:
+    """The interval, opened on a side whose end has become too long a text (conditions likewise)."""
+    low = touched.low if touched.low is None or size_of(touched.low) <= LONGEST_END else None
+    high = touched.high if touched.high is None or size_of(touched.high) <= LONGEST_END else None
+    when = touched.when if tree_size(touched.when) <= LONGEST_END else ALWAYS
+    return Reach(low, high, when)
+
+
+def is_short(reach: Reach) -> bool:
+    """Whether the ends and the condition are worth their text."""
+    return reach == bounded(reach)
 
 
 def plain_union(one: Reach, other: Reach) -> Reach | None:

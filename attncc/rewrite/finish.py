@@ -44,7 +44,7 @@ def finish(graph: Graph, taken: dict[Expr, str], *, use_base_two: bool) -> Graph
 def _without_aliases(graph: Graph) -> Graph:
     for node in graph:
         if node.op is Op.NUMBER and isinstance(node.expr, Local):
-            if node.name in graph.outputs:
+            if node.name in graph.outputs or graph[node.expr.name].axes != node.axes:
                 continue
             return _without_aliases(graph.rename_uses(node.name, node.expr.name))
     return graph

@@ -351,6 +351,15 @@ def test_without_the_budget_a_window_still_has_its_bounds(budget: int) -> None:
     assert one.facts.exact is False or budget == 400
 
 
+def test_a_pattern_with_too_many_cases_is_widened_to_the_parts_that_have_few() -> None:
+    steps = [P(Indicator((i // size).equals(j // size).expr)) for size in (2, 3, 4, 5, 6, 7, 8)]
+    alike = sum(steps[1:], steps[0])
+    one = only_class(window(30) & (alike >= 3))
+    assert one.by_row == (run(between(first - 30, last)),)
+    assert (one.facts.causal, one.facts.reach_back, one.facts.self_related) == (True, 30, False)
+    check_against_brute_force(window(30) & (alike >= 3), Call_(24, 24, 0, 0, 4, 4), 100_000)
+
+
 def test_a_pattern_that_is_not_affine_is_refused() -> None:
     with pytest.raises(ValueError, match="not affine"):
         analyse((i * j < 4).expr)
@@ -434,6 +443,8 @@ atoms = st.one_of(
     st.builds(lambda c, r: call("abs", i // c - j // c) <= r, divisors, st.integers(0, 2)),
     st.builds(lambda g: j < g, small),
     st.builds(lambda g: i < g, small),
+    st.builds(lambda a, b: (j >= a) & (j < a + b), small, divisors),
+    st.builds(lambda a, b: (i >= a) & (i < a + b), small, divisors),
     st.builds(lambda g: (h % 2).equals(g), st.integers(0, 2)),
     st.just(causal),
 )
@@ -561,6 +572,15 @@ def test_named_patterns_agree_with_brute_force(name: str, budget: int) -> None:
     pattern, _ = BY_ROW[name]
     for size in (Call_(20, 110, 90, 0, 7, 16), Call_(25, 9, -16, 0, 5, 2)):
         check_against_brute_force(pattern, size, budget)
+
+
+@pytest.mark.parametrize("budget", [0, 100_000])
+@pytest.mark.parametrize("start", [-12, -3, 4, 15])
+def test_no_pair_is_lost_where_two_segments_change_places(start: int, budget: int) -> None:
+    # a strip of keys lies before the window of late rows and after that of early ones
+    pattern = ((j >= start) & (j < start + 4)) | window(5)
+    for block_columns in (1, 2, 4):
+        check_against_brute_force(pattern, Call_(40, 60, -20, -30, 3, block_columns), budget)
 
 
 # ---- counts and time -----------------------------------------------------------------------------------------------
