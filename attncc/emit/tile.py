@@ -115,13 +115,15 @@ def schedule(name: str, graph: Graph, fixed: Axis, outputs: tuple[str, ...]) -> 
     )
 
 
-def _sweep(
-    graph: Graph, swept: Axis, between: tuple[Node, ...], body: list[Node], reduced: list[Node]
-) -> Sweep:
+def _sweep(graph: Graph, swept: Axis, between: tuple[Node, ...], body: list[Node], reduced: list[Node]) -> Sweep:
     needed = {name for node in (*body, *reduced) for name in node.inputs}
-    of_swept = [node for node in graph if node.axes and not node.is_tile and swept in node.axes and node.op not in REDUCTIONS]
+    of_swept = [
+        node for node in graph if node.axes and not node.is_tile and swept in node.axes and node.op not in REDUCTIONS
+    ]
     of_swept = [node for node in of_swept if node.op is not Op.MULTIPLY]
-    wanted = [node for node in of_swept if any(graph.depends(name, node.name) for name in needed if not graph[name].is_tile)]
+    wanted = [
+        node for node in of_swept if any(graph.depends(name, node.name) for name in needed if not graph[name].is_tile)
+    ]
     loads = tuple(node for node in wanted if node.op in (Op.OPERAND, Op.STATISTIC))
     numbers = tuple(node for node in wanted if node.op is Op.NUMBER)
     return Sweep(between, loads, numbers, tuple(body), tuple(reduced))
@@ -136,7 +138,9 @@ def _feeds(graph: Graph, node: Node, reduction: Node) -> bool:
     if node.name in reduction.inputs:
         return True
     return any(
-        _feeds(graph, node, graph[name]) for name in reduction.inputs if graph[name].is_tile or graph[name].op is Op.PEAK
+        _feeds(graph, node, graph[name])
+        for name in reduction.inputs
+        if graph[name].is_tile or graph[name].op is Op.PEAK
     )
 
 

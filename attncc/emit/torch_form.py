@@ -109,7 +109,9 @@ class TorchForm:
 
     def _print_segments(self, writer: Writer) -> None:
         with writer.block("def _segments(first, last, call):"):
-            writer.line('"""Intervals of positions that rows first … last touch, each with the part all of them see."""')
+            writer.line(
+                '"""Intervals of positions that rows first … last touch, each with the part all of them see."""'
+            )
             classes = self.plan.domain.classes
             for each in classes[:-1]:
                 host = self._host()
@@ -176,11 +178,18 @@ class TorchForm:
 
     def _print_start(self, writer: Writer, kernel: Kernel) -> None:
         names = [node.name for node in self.uniform()]
-        read = {name for sweep in kernel.sweeps for node in (*sweep.body, *sweep.numbers, *sweep.reductions) for name in node.inputs}
+        read = {
+            name
+            for sweep in kernel.sweeps
+            for node in (*sweep.body, *sweep.numbers, *sweep.reductions)
+            for name in node.inputs
+        }
         read |= {name for node in (*kernel.before, *kernel.after, *kernel.at_last) for name in node.inputs}
         read |= {node.name for node in (*kernel.after, *kernel.at_last)}
         if any(name in read for name in names):
-            writer.line(f"{', '.join(name if name in read else '_' for name in names)}{',' * (len(names) == 1)} = numbers")
+            writer.line(
+                f"{', '.join(name if name in read else '_' for name in names)}{',' * (len(names) == 1)} = numbers"
+            )
         positions = self._reads_positions(kernel)
         if Name.I in positions:
             writer.line("i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]")
@@ -308,7 +317,9 @@ class TorchForm:
         body = TorchBody(writer, kernel, self.used, in_place=False)
         outputs = [name for name in self.plan.torch.forward.outputs if name != "out"]
         with writer.block("def _weights_of(q, k, i, j, hidden, numbers, call):"):
-            writer.line('"""Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""')
+            writer.line(
+                '"""Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""'
+            )
             self._print_plain_start(writer, kernel)
             for node in kernel.before:
                 writer.line(f"{node.name} = {body.plain(node.value)}")
@@ -335,10 +346,17 @@ class TorchForm:
 
     def _print_plain_start(self, writer: Writer, kernel: Kernel) -> None:
         names = [node.name for node in self.uniform()]
-        read = {name for sweep in kernel.sweeps for node in (*sweep.body, *sweep.numbers, *sweep.reductions) for name in node.inputs}
+        read = {
+            name
+            for sweep in kernel.sweeps
+            for node in (*sweep.body, *sweep.numbers, *sweep.reductions)
+            for name in node.inputs
+        }
         read |= {name for node in (*kernel.before, *kernel.after) for name in node.inputs}
         if any(name in read for name in names):
-            writer.line(f"{', '.join(name if name in read else '_' for name in names)}{',' * (len(names) == 1)} = numbers")
+            writer.line(
+                f"{', '.join(name if name in read else '_' for name in names)}{',' * (len(names) == 1)} = numbers"
+            )
 
 
 def print_numbers(nodes: tuple[Node, ...], name: str, used: set[str]) -> str:
@@ -346,7 +364,13 @@ def print_numbers(nodes: tuple[Node, ...], name: str, used: set[str]) -> str:
     if not nodes:
         return ""
     writer = Writer()
-    symbols = {Name.HEADS: "heads", Name.QUERIES: "n", Name.KEYS: "m", Name.WIDTH: "width", Name.VALUE_WIDTH: "value_width"}
+    symbols = {
+        Name.HEADS: "heads",
+        Name.QUERIES: "n",
+        Name.KEYS: "m",
+        Name.WIDTH: "width",
+        Name.VALUE_WIDTH: "value_width",
+    }
     symbols |= {Name.SCALE: "scale", Name.HEAD: "h", Name.VALID: "valid"}
     host = ExpressionWriter(HOST, lambda each: symbols[each], lambda each: each)
     expressions = ExpressionWriter(TORCH, lambda each: symbols[each], lambda each: each, host=host)
@@ -354,9 +378,12 @@ def print_numbers(nodes: tuple[Node, ...], name: str, used: set[str]) -> str:
     tables = tables_of(nodes)
     with writer.block(f"def {name}(q, k, v, scale, kv_lengths):"):
         writer.line('"""Numbers that are the same for every pair of a head."""')
-        for sizes, text_ in ((Name.HEADS, "heads = q.shape[1]"), (Name.QUERIES, "n = q.shape[2]"), (Name.KEYS, "m = k.shape[2]")):
-            if sizes in read or sizes is Name.HEADS and Name.HEAD in read or sizes is Name.KEYS and Name.VALID in read:
-                writer.line(text_)
+        if read & {Name.HEADS, Name.HEAD}:
+            writer.line("heads = q.shape[1]")
+        if Name.QUERIES in read:
+            writer.line("n = q.shape[2]")
+        if read & {Name.KEYS, Name.VALID}:
+            writer.line("m = k.shape[2]")
         if Name.WIDTH in read:
             writer.line("width = q.shape[-1]")
         if Name.VALUE_WIDTH in read:
@@ -404,5 +431,3 @@ def _plus_one(expr: Expr) -> Expr:
 
 def _sentence(pattern: str) -> str:
     return f"The pattern: {pattern}" if len(pattern) < 80 else "The pattern."
-
-

@@ -6,6 +6,8 @@ fixed. The body is called twice: in a loop over partial tiles with a mask, and i
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from attncc.emit.expressions import CONJUNCT, TRITON
 from attncc.emit.expressions import Writer as ExpressionWriter
 from attncc.emit.tile import Kernel, Sweep
@@ -25,7 +27,10 @@ _BLOCK = {Axis.ROW: "BLOCK_M", Axis.COLUMN: "BLOCK_N"}
 _ORIGIN = {Axis.ROW: "q_start", Axis.COLUMN: "k_start"}
 _SCALARS = {Name.HEAD: "head", Name.HEADS: "heads", Name.QUERIES: "n", Name.KEYS: "m"}
 _WIDTHS = {Axis.FEATURE: ("D", "BLOCK_D"), Axis.VALUE: ("E", "BLOCK_E")}
-_OTHER = {"lse": 'float("-inf")', "count": "1.0"}  # what a saved row number reads as beyond the last row, where 0 would do harm
+_OTHER = {
+    "lse": 'float("-inf")',
+    "count": "1.0",
+}  # what a saved row number reads as beyond the last row, where 0 would do harm
 
 
 def width_of(node: Node) -> tuple[str, str]:
@@ -41,7 +46,9 @@ class KernelPrinter:
         origin: the place in the spec that the pattern comes from, for a comment.
     """
 
-    def __init__(self, writer: Writer, kernel: Kernel, domain: Domain, numbers: dict[str, bool], used: set[str]) -> None:
+    def __init__(
+        self, writer: Writer, kernel: Kernel, domain: Domain, numbers: dict[str, bool], used: set[str]
+    ) -> None:
         self.writer = writer
         self.kernel = kernel
         self.domain = domain
@@ -49,7 +56,9 @@ class KernelPrinter:
         self.used = used
         self.fixed, self.swept = kernel.fixed, kernel.swept
         self.rows_fixed = self.fixed is Axis.ROW
-        self.pattern = next((node.value for sweep in kernel.sweeps for node in sweep.body if node.op is Op.RELATED), TRUE)
+        self.pattern = next(
+            (node.value for sweep in kernel.sweeps for node in sweep.body if node.op is Op.RELATED), TRUE
+        )
 
     # --- names ------------------------------------------------------------------------------------------------
 
@@ -163,7 +172,12 @@ class KernelPrinter:
         numbers = [f"{name}_ptr" if table else name for name, table in self._numbers()]
         widths = ["GROUP", "D", "E", "BLOCK_D", "BLOCK_E", "PRECISION", "BLOCK_M", "BLOCK_N"]
         writer.line('@triton.jit(do_not_specialize=["n", "m", "k_start"])')
-        groups = [operands + statistics + stores, ["q_start_ptr", "kv_lengths_ptr"], strides, ["n", "m", "k_start", *numbers]]
+        groups = [
+            operands + statistics + stores,
+            ["q_start_ptr", "kv_lengths_ptr"],
+            strides,
+            ["n", "m", "k_start", *numbers],
+        ]
         writer.listing(f"def _{kernel.name}_kernel(", [*groups, [f"{name}: tl.constexpr" for name in widths]], "):")
         with writer.indented():
             self._print_places()
@@ -242,7 +256,9 @@ class KernelPrinter:
         for node in self.kernel.loads:
             if node.op is Op.OPERAND:
                 width, block = width_of(node)
-                arguments = f"{node.name}_ptr, {node.name}_strides[2], {visible}, {_BLOCK[fixed]}, {width}, {block}, True"
+                arguments = (
+                    f"{node.name}_ptr, {node.name}_strides[2], {visible}, {_BLOCK[fixed]}, {width}, {block}, True"
+                )
                 writer.line(f"{node.name} = _load_tile({arguments})")
             else:
                 self._load_statistic(node.name, f"{node.name}_ptr + first_vector", visible, _BLOCK[fixed], "True")
@@ -367,11 +383,11 @@ class KernelPrinter:
     def _print_tile_of_step(self, ranges: list[tuple[str, str]]) -> None:
         """The tile of a step through several ranges laid end to end: each range skips the gap before it."""
         self.writer.line(f"tile = {ranges[0][0]} + step")
-        for (_, stop), (start, _) in zip(ranges, ranges[1:], strict=False):
+        for (_, stop), (start, _) in pairwise(ranges):
             self.writer.line(f"tile = tl.where(tile < {stop}, tile, tile + ({start} - {stop}))")
 
     def _print_call(self, at: int, sweep: Sweep, *, masked: bool) -> None:
-        parameters, (first, last), (constexprs,) = self.body_arguments(sweep)
+        parameters, (first, _), (constexprs,) = self.body_arguments(sweep)
         carried = ", ".join(self._carried(sweep))
         pointers = []
         for node in sweep.loads:
@@ -589,5 +605,3 @@ class _BodyPrinter:
 
 def _real(expr: Expr) -> Expr:
     return Const(float(expr.value)) if isinstance(expr, Const) else expr
-
-

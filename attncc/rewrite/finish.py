@@ -236,7 +236,9 @@ def _name_for(expr: Expr, owner: str, taken: set[str]) -> str:
             wanted = f"{name.value}_log2"
         case Binary(op=BinaryOp.DIVIDE, left=Const(value=1), right=Symbol(name=name)):
             wanted = f"inverse_{name.value}"
-        case Binary(op=BinaryOp.DIVIDE, left=Const(value=1), right=Call(function="max", arguments=(Symbol(name=name), _))):
+        case Binary(
+            op=BinaryOp.DIVIDE, left=Const(value=1), right=Call(function="max", arguments=(Symbol(name=name), _))
+        ):
             wanted = f"inverse_{name.value}"
         case Call(function=function, arguments=(Symbol(name=name) | Call(arguments=(Symbol(name=name), _)),)):
             wanted = f"{function}_{name.value}"
