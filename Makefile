@@ -36,4 +36,4 @@ format: ## Format the Python files
 	$(PYTHON) -m ruff format .
 
 kernels: ## Compile every kernel for every target without a GPU, and tabulate what it takes (hours; may be stopped)
-	$(PYTHON) -m attncc.check.offline specs/ -o generated/KERNELS.md
+	$(PYTHON) -m attncc.check.kernel_table specs/ -o generated/KERNELS.md

@@ -82,7 +82,7 @@ def cases(texts: Sequence[KernelText], folder: Path, first: Sequence[str] = ()) 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m attncc.check.offline", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m attncc.check.kernel_table", description=__doc__)
     parser.add_argument("specs", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("-j", "--jobs", type=int, default=2)
@@ -223,3 +223,7 @@ def _tile(row: Row) -> str:
 
 def _cells(cells: Sequence[object]) -> str:
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

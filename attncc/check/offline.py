@@ -1,7 +1,7 @@
 """Kernels of a generated module → what each takes on a GPU: registers, spills, shared memory, matrix instructions.
 
 Triton compiles for a GPU that is not there. What it leaves is read: the assembly, the binary, and the loops of its
-first form, in which full tiles must be free of masks. `python -m attncc.check.offline specs/ -o KERNELS.md` tabulates.
+first form, in which full tiles must be free of masks. `attncc.check.kernel_table` tabulates.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib.util
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -260,9 +259,3 @@ def _is_mask(line: str, body: Sequence[str]) -> bool:
         condition = line.split("arith.select ")[1].split(",")[0]
         return not any(each.lstrip().startswith(f"{condition} =") for each in body)
     return False
-
-
-if __name__ == "__main__":
-    from attncc.check.kernel_table import main
-
-    sys.exit(main())

@@ -65,7 +65,7 @@ def bench(
     from attncc.check.bench import Setting, Timing, device_name, table
     from attncc.check.bench import bench as run
     from attncc.check.load import load_module
-    from attncc.cli.build import compile_all
+    from attncc.cli.compiling import compile_all
     from attncc.compiler import compile_source
 
     if heads % (kv_heads or heads):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from attncc.cli.command import FOUND, OK, command
+from attncc.cli.compiling import compile_all
 from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
 from attncc.cli.outputs import on_disk, write_all
 from attncc.cli.render import Screen
-from attncc.diagnostics import AttnError, Diagnostic, Source
 
 if TYPE_CHECKING:
     from attncc.compiler import Compiled
@@ -69,26 +69,6 @@ def build(
     changed = write_all({path: each.text for path, each in targets.items()})
     code = _report(screen, compiled, changed, fresh=False)
     return max(code, _checked(screen, compiled, define)) if run_check else code
-
-
-def compile_all(sources: tuple[Source, ...], define: Mapping[str, str]) -> list[Compiled]:
-    """Every source compiled.
-
-    Raises:
-        AttnError: with the findings of all of them.
-    """
-    from attncc.compiler import compile_source
-
-    compiled: list[Compiled] = []
-    faults: list[Diagnostic] = []
-    for source in sources:
-        try:
-            compiled.append(compile_source(source, define))
-        except AttnError as error:
-            faults += error.diagnostics
-    if faults:
-        raise AttnError(*faults)
-    return compiled
 
 
 def _targets(compiled: list[Compiled], output: str) -> dict[Path, Compiled]:

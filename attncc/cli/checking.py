@@ -96,7 +96,7 @@ def check_all(
 ) -> list[Checked]:
     """Compile and check every spec; where its numbers exceed test sizes, a copy with smaller ones as well."""
     from attncc.check.shrink import smaller
-    from attncc.cli.build import compile_all
+    from attncc.cli.compiling import compile_all
     from attncc.compiler import compile_source
 
     given = compile_all(tuple(sources), define)
