@@ -308,7 +308,8 @@ class Writer:
         if self.dialect.table:
             self.used.add("_entry")
             listed = ", ".join(self._constant(value)[1] for value in values)
-            return _ATOM, self.dialect.table.format(f"({listed},)", self.write(index))
+            comma = "," if len(values) == 1 else ""
+            return _ATOM, self.dialect.table.format(f"({listed}{comma})", self.write(index))
         text = self._constant(values[-1])[1]
         at = self.write(index, _SUM)
         for position in range(len(values) - 2, -1, -1):

@@ -155,7 +155,8 @@ class TorchForm:
             with writer.block("for head in range(heads):"):
                 writer.line("call = _Call(n, m, heads, head)")
                 conditions = ", ".join(self._host().write(each.condition) for each in self.plan.domain.classes)
-                writer.line(f"groups.setdefault(({conditions},), []).append(head)")
+                comma = "," if len(self.plan.domain.classes) == 1 else ""
+                writer.line(f"groups.setdefault(({conditions}{comma}), []).append(head)")
             writer.line("return list(groups.values())")
 
     # --- call-wide numbers ------------------------------------------------------------------------------------
