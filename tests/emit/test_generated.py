@@ -1,0 +1,111 @@
+"""The files in `generated/`: what a build writes, again and again, standing on torch and triton alone, lint clean."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+
+import pytest
+from ruff import find_ruff_bin
+
+from attncc.compiler import compile_source, read_source
+from tests.modules import ROOT, SPECS
+
+GENERATED = ROOT / "generated"
+NAMES = sorted(path.stem for path in SPECS.glob("*.attn"))
+
+
+def run(code: str, *arguments: str, **variables: str) -> str:
+    """The output of a Python program."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_spec_has_its_file() -> None:
+    assert NAMES == sorted(path.stem for path in GENERATED.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_are_what_a_build_writes(name: str) -> None:
+    built = compile_source(read_source(SPECS / f"{name}.attn")).text
+    written = (GENERATED / f"{name}.py").read_text(encoding="utf-8")
+    assert built == written, f"generated/{name}.py is stale: rebuild with `attncc build specs -o generated`"
+
+
+HASHES = """
+import hashlib, sys
+from attncc.compiler import compile_source, read_source
+for path in sys.argv[1:]:
+    print(hashlib.sha256(compile_source(read_source(path)).text.encode()).hexdigest())
+"""
+
+
+def test_the_order_of_sets_does_not_matter() -> None:
+    paths = [str(SPECS / f"{name}.attn") for name in NAMES]
+    outputs = [run(HASHES, *paths, PYTHONHASHSEED=str(seed)) for seed in range(4)]
+    assert len(set(outputs)) == 1
+    assert len(outputs[0].split()) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_import_torch_triton_and_the_standard_library(name: str) -> None:
+    tree = ast.parse((GENERATED / f"{name}.py").read_text(encoding="utf-8"))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    foreign = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names)
+    assert foreign == {"torch", "triton"}
+
+
+WITHOUT_TRITON = """
+import importlib.util, sys
+sys.modules["triton"] = None
+import torch
+for path in sys.argv[1:]:
+    spec = importlib.util.spec_from_file_location("copied", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    q, k, v = (torch.randn(1, 2, 20, 8, requires_grad=True) for _ in range(3))
+    out = module.attention(q, k, v)
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+    assert "attncc" not in sys.modules
+    try:
+        module.attention(q, k, v, form="triton")
+    except ValueError as error:
+        assert "triton" in str(error)
+    else:
+        raise AssertionError("the Triton form ran without triton")
+print("ok")
+"""
+
+
+def test_files_work_without_triton_and_without_attncc() -> None:
+    assert run(WITHOUT_TRITON, *(str(GENERATED / f"{name}.py") for name in NAMES), PYTHONPATH="") == "ok\n"
+
+
+def ruff(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [find_ruff_bin(), *arguments, "--isolated", "--line-length", "100", str(GENERATED)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_files_are_formatted() -> None:
+    done = ruff("format", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_files_are_lint_clean() -> None:
+    done = ruff("check", "--select", "E,F,B", "--ignore", "E501", "--output-format", "concise")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lines_are_short(name: str) -> None:
+    """Except where the spec is quoted: its lines are its author's."""
+    lines = (GENERATED / f"{name}.py").read_text(encoding="utf-8").splitlines()
+    body = lines[next(at for at, line in enumerate(lines) if not line.startswith("#")) :]
+    assert [line for line in body if len(line) > 100 and not line.endswith("# fmt: skip")] == []

@@ -1,0 +1,87 @@
+"""Specs → imported modules, for tests."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from attncc.compiler import Compiled, compile_source, read_source
+from attncc.diagnostics import Source
+from attncc.spec.model import Spec
+
+ROOT = Path(__file__).parents[1]
+SPECS = ROOT / "specs"
+
+# Parameters with which every bound of a pattern lies within a few dozen positions.
+SMALL: dict[str, dict[str, object]] = {
+    "alibi": {},
+    "block_diagonal": {"c": 24},
+    "causal": {},
+    "dilated_window": {"taps": 7, "step": 3},
+    "full": {},
+    "gau": {},
+    "laplace": {},
+    "longformer": {"w": 9, "g": 3},
+    "look_around": {"c": 16},
+    "prefix_lm": {"p": 21},
+    "sigmoid": {},
+    "sliding_window": {"w": 19},
+    "soft_cap": {"cap": 2.5},
+    "softmax_one": {},
+    "sparse_fixed": {"l": 16, "c": 3},
+    "sparse_strided": {"l": 11},
+    "streaming_sinks": {"s": 2, "w": 17},
+    "symmetric_window": {"w": 13},
+}
+
+
+@dataclass(frozen=True)
+class Built:
+    """A spec and the module that was made of it."""
+
+    spec: Spec
+    module: ModuleType
+
+
+def build_file(name: str, folder: Path, **parameters: object) -> Built:
+    """The module of a spec in `specs/`."""
+    given = {key: str(value) for key, value in parameters.items()}
+    return _imported(compile_source(read_source(SPECS / f"{name}.attn"), given), folder)
+
+
+def build(text: str, folder: Path) -> Built:
+    """The module of a spec given as text.
+
+    Raises:
+        AttnError: where the spec makes no sense.
+    """
+    return _imported(compile_source(Source("random.attn", text)), folder)
+
+
+def _imported(compiled: Compiled, folder: Path) -> Built:
+    name = f"{compiled.spec.name}_{hashlib.sha256(compiled.text.encode()).hexdigest()[:12]}"
+    path = folder / f"{name}.py"
+    path.write_text(compiled.text, encoding="utf-8")
+    return Built(compiled.spec, load_module(path))
+
+
+def load_module(path: Path, name: str | None = None) -> ModuleType:
+    """A generated file as a module."""
+    name = name or path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def cut_small(module: ModuleType) -> None:
+    """Make the eager torch form take several slabs and chunks where the defaults would take one of each."""
+    for name, value in (("_MOST_KEYS", 16), ("_SCORES", 2000), ("_LEAST_ROWS", 4)):
+        assert hasattr(module, name), f"the slabs have no {name} any more: change cut_small"
+        setattr(module, name, value)
