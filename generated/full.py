@@ -49,7 +49,7 @@ def _segments(first, last, call):
 
 def _related(i, j, call):
     """The pattern: true"""
-    return torch.ones((), dtype=torch.bool, device=j.device).expand(i.shape[0], j.shape[-1])
+    return torch.ones_like(i + j, dtype=torch.bool)
 
 
 def _numbers(q, k, v, scale, kv_lengths):

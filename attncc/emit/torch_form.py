@@ -97,7 +97,7 @@ class TorchForm:
         with writer.block("def _related(i, j, call):"):
             writer.line(f'"""{_sentence(text(pattern))}"""')
             if pattern == TRUE:
-                writer.line("return torch.ones((), dtype=torch.bool, device=j.device).expand(i.shape[0], j.shape[-1])")
+                writer.line("return torch.ones_like(i + j, dtype=torch.bool)")
             else:
                 writer.line(f"return {expressions.write(pattern)}")
         self.used |= expressions.used
