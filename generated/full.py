@@ -707,15 +707,26 @@ def _product(rows, keys, work, shape, factor=1):
     return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
 
 
+@functools.lru_cache(maxsize=8)
+def _unrelated(ahead, rows, keys, device):
+    """The keys hidden from rows of which the first stands `ahead` positions after the first key.
+
+    The pattern depends on distances alone, so slabs share these tiles.
+    """
+    i = torch.arange(ahead, ahead + rows, device=device)[:, None]
+    j = torch.arange(keys, device=device)
+    return _related(i, j, None).logical_not_()
+
+
 def _hide(x, chunk, fill, call):
     """Write `fill` where row and key are not related; keys that all rows see are passed over."""
     start, stop = chunk.start, chunk.start + chunk.count
+    first, end = chunk.rows
     low, high = max(chunk.full[0], start), min(chunk.full[1], stop)
     for a, b in ((start, low), (high, stop)) if low < high else ((start, stop),):
         if a < b:
-            i = torch.arange(*chunk.rows, device=x.device)[:, None]
-            j = torch.arange(a, b, device=x.device)
-            x[..., a - start : b - start].masked_fill_(_related(i, j, call).logical_not_(), fill)
+            hidden = _unrelated(first - a, end - first, b - a, x.device)
+            x[..., a - start : b - start].masked_fill_(hidden, fill)
     return x
 
 

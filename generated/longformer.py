@@ -830,15 +830,22 @@ def _product(rows, keys, work, shape, factor=1):
     return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
 
 
+def _unrelated(first, stop, low, high, device, call):
+    """The keys at positions low … high - 1 that are hidden from rows first … stop - 1."""
+    i = torch.arange(first, stop, device=device)[:, None]
+    j = torch.arange(low, high, device=device)
+    return _related(i, j, call).logical_not_()
+
+
 def _hide(x, chunk, fill, call):
     """Write `fill` where row and key are not related; keys that all rows see are passed over."""
     start, stop = chunk.start, chunk.start + chunk.count
+    first, end = chunk.rows
     low, high = max(chunk.full[0], start), min(chunk.full[1], stop)
     for a, b in ((start, low), (high, stop)) if low < high else ((start, stop),):
         if a < b:
-            i = torch.arange(*chunk.rows, device=x.device)[:, None]
-            j = torch.arange(a, b, device=x.device)
-            x[..., a - start : b - start].masked_fill_(_related(i, j, call).logical_not_(), fill)
+            hidden = _unrelated(first, end, a, b, x.device, call)
+            x[..., a - start : b - start].masked_fill_(hidden, fill)
     return x
 
 

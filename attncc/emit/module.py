@@ -62,6 +62,7 @@ class Context:
     default_start: str
     default_start_words: str
     reach: tuple[int, int] | None
+    shifts: bool  # the pattern depends on i - j alone
     table_length: int | None
 
 
@@ -143,8 +144,15 @@ def _context(plan: Plan) -> Context:
         default_start="0" if spec.align is Align.START else "k_start + k.shape[2] - q.shape[2]",
         default_start_words="0" if spec.align is Align.START else "so that rows and keys end together",
         reach=_reach(plan),
+        shifts=_shifts(plan),
         table_length=_table_length(spec),
     )
+
+
+def _shifts(plan: Plan) -> bool:
+    """Whether the pattern is the same for every head and length, and depends on i - j alone."""
+    alone = names_in(plan.spec.pattern) <= {Name.I, Name.J}
+    return alone and all(each.facts.shift == 1 for each in plan.domain.classes)
 
 
 def _reach(plan: Plan) -> tuple[int, int] | None:

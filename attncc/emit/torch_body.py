@@ -12,7 +12,7 @@ from attncc.emit.tile import Kernel, Sweep
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node, peaked
 from attncc.graph.ops import Axis, Op
-from attncc.spec.expr import Binary, BinaryOp, Call, Const, Expr, Local, Name, Negate, names_in, walk
+from attncc.spec.expr import Binary, BinaryOp, Call, Const, Expr, Local, Name, Negate, Type, names_in, type_of, walk
 
 SYMBOLS = {
     Name.I: "i",
@@ -206,6 +206,8 @@ class TorchBody:
                 self.used.add("_row")
                 text = f"_row({text}, q, shape)"
             rows.add(node.name)
+        elif Axis.ROW in node.axes and type_of(node.value) is Type.INT:
+            text = f"({text}).to(q.dtype)"
         self.writer.line(f"{node.name} = {text}")
 
     def _print_dot(self, node: Node) -> None:
