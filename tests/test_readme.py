@@ -131,10 +131,12 @@ def test_the_table_of_fields_says_what_each_may_read() -> None:
 
 def test_the_table_of_functions_is_complete() -> None:
     table = rows("function")
-    shown = {cell.strip("`").split("(")[0]: (cell, meaning[0]) for cell, meaning in table.items()}
+    shown = {cell.strip("`").split("(")[0]: (cell, said) for cell, said in table.items()}
     assert shown.keys() == FUNCTIONS.keys()
-    for name, (call, meaning) in shown.items():
+    for name, (call, (meaning, values, derivative)) in shown.items():
         assert meaning.replace("\\|", "|") == FUNCTIONS[name].meaning
+        assert values == FUNCTIONS[name].range_text
+        assert derivative == f"`{FUNCTIONS[name].derivative}`"
         arity = FUNCTIONS[name].arity
         assert ("…" in call) if arity is None else (call.count(",") == arity - 1)
 

@@ -1,6 +1,7 @@
-"""The scalar functions that a spec may call, in one table: signature, range and what it means.
+"""The scalar functions that a spec may call, in one table: signature, range, derivative and what it means.
 
-Derivatives follow from `rewrite.algebra`, target texts from the printers; this table says which functions exist.
+The table is what the language promises: derivatives that kernels use come from `rewrite.algebra`, target texts from the
+printers, and tests hold both to it.
 """
 
 from __future__ import annotations
@@ -17,32 +18,47 @@ class Function:
     low: float | None  # a lower bound of its values (None: unbounded)
     high: float | None
     meaning: str
+    derivative: str  # by x, as a spec would write it; of several arguments, by the one that wins
     domain_low: float | None = None  # arguments below this have no value
+
+    @property
+    def range_text(self) -> str:
+        """The range of its values in words."""
+        low = "-∞" if self.low is None else f"{self.low:g}"
+        high = "∞" if self.high is None else f"{self.high:g}"
+        return f"{low} … {high}"
 
 
 FUNCTIONS: dict[str, Function] = {
     each.name: each
     for each in (
-        Function("abs", 1, 0, None, "|x|"),
-        Function("exp", 1, 0, None, "e^x"),
-        Function("exp2", 1, 0, None, "2^x"),
-        Function("log", 1, None, None, "natural logarithm", domain_low=0),
-        Function("log2", 1, None, None, "logarithm to base 2", domain_low=0),
-        Function("sqrt", 1, 0, None, "square root", domain_low=0),
-        Function("tanh", 1, -1, 1, "hyperbolic tangent"),
-        Function("sigmoid", 1, 0, 1, "1 / (1 + e^-x)"),
-        Function("silu", 1, -0.2785, None, "x * sigmoid(x)"),
-        Function("gelu", 1, -0.17, None, "x * (1 + erf(x / sqrt(2))) / 2"),
-        Function("softplus", 1, 0, None, "log(1 + e^x)"),
-        Function("relu", 1, 0, None, "max(x, 0)"),
-        Function("elu", 1, -1, None, "x where x > 0, else e^x - 1"),
-        Function("cos", 1, -1, 1, "cosine of x radians"),
-        Function("sin", 1, -1, 1, "sine of x radians"),
-        Function("erf", 1, -1, 1, "error function"),
-        Function("floor", 1, None, None, "largest whole number <= x; an integer"),
-        Function("sign", 1, -1, 1, "-1, 0 or 1"),
-        Function("min", None, None, None, "the smallest argument"),
-        Function("max", None, None, None, "the largest argument"),
-        Function("clip", 3, None, None, "clip(x, low, high) = min(max(x, low), high)"),
+        Function("abs", 1, 0, None, "|x|", "sign(x)"),
+        Function("exp", 1, 0, None, "e^x", "exp(x)"),
+        Function("exp2", 1, 0, None, "2^x", "log(2) * exp2(x)"),
+        Function("log", 1, None, None, "natural logarithm", "1 / x", domain_low=0),
+        Function("log2", 1, None, None, "logarithm to base 2", "1 / (x * log(2))", domain_low=0),
+        Function("sqrt", 1, 0, None, "square root", "1 / (2 * sqrt(x))", domain_low=0),
+        Function("tanh", 1, -1, 1, "hyperbolic tangent", "1 - tanh(x)^2"),
+        Function("sigmoid", 1, 0, 1, "1 / (1 + e^-x)", "sigmoid(x) * (1 - sigmoid(x))"),
+        Function("silu", 1, -0.2785, None, "x * sigmoid(x)", "sigmoid(x) * (1 + x * (1 - sigmoid(x)))"),
+        Function(
+            "gelu",
+            1,
+            -0.17,
+            None,
+            "x * (1 + erf(x / sqrt(2))) / 2",
+            "(1 + erf(x / sqrt(2))) / 2 + x * exp(-x^2 / 2) / sqrt(2 * pi)",
+        ),
+        Function("softplus", 1, 0, None, "log(1 + e^x)", "sigmoid(x)"),
+        Function("relu", 1, 0, None, "max(x, 0)", "[x > 0]"),
+        Function("elu", 1, -1, None, "x where x > 0, else e^x - 1", "x > 0 ? 1 : exp(x)"),
+        Function("cos", 1, -1, 1, "cosine of x radians", "-sin(x)"),
+        Function("sin", 1, -1, 1, "sine of x radians", "cos(x)"),
+        Function("erf", 1, -1, 1, "error function", "2 / sqrt(pi) * exp(-x^2)"),
+        Function("floor", 1, None, None, "largest whole number <= x; an integer", "0"),
+        Function("sign", 1, -1, 1, "-1, 0 or 1", "0"),
+        Function("min", None, None, None, "the smallest argument", "1"),
+        Function("max", None, None, None, "the largest argument", "1"),
+        Function("clip", 3, None, None, "clip(x, low, high) = min(max(x, low), high)", "[low < x < high]"),
     )
 }
