@@ -796,7 +796,7 @@ def _forward(q, k, v, q_start, k_start, q_starts, kv_lengths):
 def _backward(q, k, v, out, d_out, q_start, k_start, q_starts, kv_lengths):
     """The gradients of q, k and v."""
     wide = _wide(q.dtype)
-    dq = torch.empty_like(q)
+    dq = q.new_empty(q.shape)
     dk = torch.zeros_like(k, dtype=wide, memory_format=torch.contiguous_format)
     dv = torch.zeros_like(v, dtype=wide, memory_format=torch.contiguous_format)
     numbers = _numbers(q, k, v, None, kv_lengths)
@@ -873,7 +873,7 @@ def _batched(q, k, v, q_start, k_start, q_starts, kv_lengths):
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device
     numbers = _lifted(_numbers(q, k, v, None, kv_lengths))
     call = _call_of(q, k)
-    # Blocks enough for any n, so that n stays a free size in an exported graph; lanes past n are dropped at last.
+    # Blocks enough for any n, so that n stays a free size when exported; lanes past n are dropped.
     blocks = n // _BLOCK + 2
     lane = torch.arange(_BLOCK, device=device)
     row = _BLOCK * torch.arange(blocks, device=device)[:, None] + lane  # [blocks, rows]
@@ -903,7 +903,7 @@ def _batched(q, k, v, q_start, k_start, q_starts, kv_lengths):
     def joined(x):  # [batch, heads, blocks, rows, c] -> [batch, heads, n, c]
         return x.flatten(2, 3).index_select(2, torch.arange(n, device=device))
 
-    rest = (x.expand(batch, heads, -1, -1, -1) for x in numbers_of_rows)
+    rest = (x.expand(batch, heads, blocks, _BLOCK, 1) for x in numbers_of_rows)
     return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
 
 
@@ -1020,7 +1020,7 @@ def _register():
 
     @torch.library.register_fake(f"attncc::{_OPERATOR}_backward", lib=_library)
     def _(q, k, v, *rest):
-        return torch.empty_like(q), k.new_empty(k.shape), v.new_empty(v.shape)
+        return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors

@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from attncc.check.compare import Verdict, causality, compare, empty_rows
+from attncc.check.oracle import dense
+from attncc.check.sizes import Case, arguments, make_inputs
 from attncc.diagnostics import AttnError
 from tests.modules import Built, build, cut_small
 from tests.random_specs import random_case, random_spec
@@ -59,3 +61,40 @@ def test_torch(data: st.DataObject, tmp_path: Path) -> None:
     for probe in (causality, empty_rows):
         found = probe(built.module, built.spec, "torch")
         assert found is None or found.ok, f"{text}\n{found.text}"
+
+
+@pytest.mark.slow
+@settings(SETTINGS, max_examples=60)
+@given(data=st.data())
+def test_plain_operations(data: st.DataObject, tmp_path: Path) -> None:
+    """What compilers and second derivatives take equals the slabs, and `weights` equals the oracle's."""
+    text = random_spec(lambda options: drawn(data, options))
+    built = built_from(text, tmp_path)
+    case = random_case(lambda options: drawn(data, options), torch.float64, (*LENGTHS, (150, 170)))
+    compare_plain(built, case, text)
+
+
+def compare_plain(built: Built, case: Case, text: str) -> None:
+    module, inputs = built.module, make_inputs(case)
+    leaves = [inputs[name].detach().requires_grad_() for name in "qkv"]
+    options = {name: value for name, value in arguments(case, inputs).items() if name != "scale"}
+    has_lse = "return_lse" in module.attention.__kwdefaults__
+    eager = module.attention(*leaves, **options, **({"return_lse": True} if has_lse else {}))
+    eager = eager if has_lse else (eager,)
+    scale = (None,) if built.spec.reads_scale else ()
+    prepared = module._prepared(*leaves, *scale, options["kv_lengths"], options["q_start"], options["k_start"])
+    plain = module._batched(*prepared)
+    if has_lse:  # among the row numbers it is the one that equals the eager one
+        plain = (plain[0], next(each for each in plain[1:] if torch.allclose(each, eager[1], equal_nan=True)))
+    upstream = [inputs["g_out"], inputs["g_lse"]]
+    results = []
+    for outs in (eager, plain[: len(eager)]):
+        reached = [(out, seed) for out, seed in zip(outs, upstream, strict=False) if out.requires_grad]
+        ends, seeds = zip(*reached, strict=True)
+        results.append((*outs, *torch.autograd.grad(ends, leaves, seeds, materialize_grads=True)))
+    results.append((dense(built.spec, *leaves, **options).weights,))
+    results.append((module.weights(*leaves[:2], **options),))
+    for one, other in ((results[1], results[0]), (results[3], results[2])):
+        for found, expected in zip(one, other, strict=True):
+            size = expected.detach().nan_to_num(0, 0, 0).abs().max().clamp(min=1e-3) if expected.numel() else 1.0
+            assert torch.allclose(found / size, expected / size, rtol=1e-9, atol=1e-9), f"{text}\n{case.name}"

@@ -323,10 +323,10 @@ class TorchForm:
             )
             self._print_plain_start(writer, kernel)
             for node in kernel.before:
-                writer.line(f"{node.name} = {body.plain(node.value)}")
+                body.print_row(node, set())
             for sweep in kernel.sweeps:
                 for node in (*sweep.before, *sweep.numbers):
-                    writer.line(f"{node.name} = {body.plain(node.value)}")
+                    body.print_row(node, set())
                 body.print_sweep(sweep)
             total = next(node for sweep in kernel.sweeps for node in sweep.reductions if node.op is Op.CONTRACT)
             norm = "None"
