@@ -59,7 +59,9 @@ def _related(i, j, call):
 def _numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
     count_term = 1
-    return (count_term,)
+    d_erf_1_constant = 1 / 2
+    d_score_constant = 1 / 0.3989422804014327
+    return count_term, d_erf_1_constant, d_score_constant
 
 
 # --- Triton kernels -------------------------------------------------------------------------------
@@ -250,7 +252,7 @@ if triton is not None:
     def _backward_columns_tile(
         dv, dk, k, v,
         q_ptr, count_ptr, d_out_ptr, q_stride, d_out_stride,
-        j, row, q_start, n,
+        j, row, q_start, n, d_erf_1_constant, d_score_constant,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
     ):  # fmt: skip
@@ -269,11 +271,11 @@ if triton is not None:
             weight = tl.where(related, weight, 0.0)
         d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
         d_share = _dot(v, tl.trans(d_out), None, PRECISION)
-        d_erf_1 = d_share * 0.5
+        d_erf_1 = d_share * d_erf_1_constant
         d_score = d_erf_1 * (
             1.1283791670955126
             * tl.exp(-_square((score - 0.7071067811865476) * 2.5066282746310002))
-            * 2.5066282746310002
+            * d_score_constant
         )
         d_dot_qk = d_score / tl.maximum(count[None, :], 1)
         if MASKED:
@@ -287,7 +289,7 @@ if triton is not None:
         k_ptr, v_ptr, q_ptr, d_out_ptr, count_ptr, dk_ptr, dv_ptr,
         q_start_ptr, kv_lengths_ptr,
         k_strides, v_strides, q_strides, d_out_strides,
-        n, m, k_start,
+        n, m, k_start, d_erf_1_constant, d_score_constant,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
@@ -350,7 +352,7 @@ if triton is not None:
                     dv, dk, k, v,
                     q_head_ptr + tile * q_step, count_ptr + statistics + tile * BLOCK_M,
                     d_out_head_ptr + tile * d_out_step, q_strides[2], d_out_strides[2],
-                    j, tile * BLOCK_M, q_start, n,
+                    j, tile * BLOCK_M, q_start, n, d_erf_1_constant, d_score_constant,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
                 )  # fmt: skip
             for tile in range(f0, f1):
@@ -358,7 +360,7 @@ if triton is not None:
                     dv, dk, k, v,
                     q_head_ptr + tile * q_step, count_ptr + statistics + tile * BLOCK_M,
                     d_out_head_ptr + tile * d_out_step, q_strides[2], d_out_strides[2],
-                    j, tile * BLOCK_M, q_start, n,
+                    j, tile * BLOCK_M, q_start, n, d_erf_1_constant, d_score_constant,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
                 )  # fmt: skip
         _store_tile(
@@ -382,7 +384,7 @@ if triton is not None:
     def _backward_rows_tile(
         dq, q, count, d_out,
         k_ptr, v_ptr, k_stride, v_stride,
-        i, column, k_start, low, high,
+        i, column, k_start, low, high, d_erf_1_constant, d_score_constant,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
     ):  # fmt: skip
@@ -396,11 +398,11 @@ if triton is not None:
         score = dot_qk / tl.maximum(count[:, None], 1)
         v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
         d_share = _dot(d_out, tl.trans(v), None, PRECISION)
-        d_erf_1 = d_share * 0.5
+        d_erf_1 = d_share * d_erf_1_constant
         d_score = d_erf_1 * (
             1.1283791670955126
             * tl.exp(-_square((score - 0.7071067811865476) * 2.5066282746310002))
-            * 2.5066282746310002
+            * d_score_constant
         )
         d_dot_qk = d_score / tl.maximum(count[:, None], 1)
         if MASKED:
@@ -413,7 +415,7 @@ if triton is not None:
         q_ptr, d_out_ptr, k_ptr, v_ptr, count_ptr, dq_ptr,
         q_start_ptr, kv_lengths_ptr,
         q_strides, d_out_strides, k_strides, v_strides,
-        n, m, k_start,
+        n, m, k_start, d_erf_1_constant, d_score_constant,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
@@ -470,14 +472,14 @@ if triton is not None:
             dq = _backward_rows_tile(
                 dq, q, count, d_out,
                 k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
-                i, tile * BLOCK_N, k_start, low, high,
+                i, tile * BLOCK_N, k_start, low, high, d_erf_1_constant, d_score_constant,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
             )  # fmt: skip
         for tile in range(f0, f1):
             dq = _backward_rows_tile(
                 dq, q, count, d_out,
                 k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
-                i, tile * BLOCK_N, k_start, low, high,
+                i, tile * BLOCK_N, k_start, low, high, d_erf_1_constant, d_score_constant,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
             )  # fmt: skip
 
@@ -585,6 +587,13 @@ def _places(q, k, q_start, q_starts, kv_lengths):
     return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
 
 
+def _kernel_numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    d_erf_1_constant = 1 / 2
+    d_score_constant = 1 / 0.3989422804014327
+    return d_erf_1_constant, d_score_constant
+
+
 def _launch_forward(q, k, v, q_start, k_start, q_starts, kv_lengths):
     """What `_forward` returns, by the Triton kernel."""
     q, k, v = _dense(q), _dense(k), _dense(v)
@@ -592,6 +601,7 @@ def _launch_forward(q, k, v, q_start, k_start, q_starts, kv_lengths):
     m = k.shape[2]
     out = q.new_empty(batch, heads, n, v.shape[-1])
     count = q.new_empty(batch, heads, n, dtype=torch.float32)
+    d_erf_1_constant, d_score_constant = _kernel_numbers(q, k, v, None, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
@@ -613,6 +623,7 @@ def _launch_backward(q, k, v, out, count, d_out, q_start, k_start, q_starts, kv_
     dk = k.new_empty(batch, kv_heads, m, d)
     dv = v.new_empty(batch, kv_heads, m, e)
     count = count.contiguous()
+    d_erf_1_constant, d_score_constant = _kernel_numbers(q, k, v, None, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
@@ -620,7 +631,7 @@ def _launch_backward(q, k, v, out, count, d_out, q_start, k_start, q_starts, kv_
             k, v, q, d_out, count, dk, dv,
             starts, lengths,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
-            n, m, k_start,
+            n, m, k_start, d_erf_1_constant, d_score_constant,
         )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
@@ -628,7 +639,7 @@ def _launch_backward(q, k, v, out, count, d_out, q_start, k_start, q_starts, kv_
             q, d_out, k, v, count, dq,
             starts, lengths,
             q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
-            n, m, k_start,
+            n, m, k_start, d_erf_1_constant, d_score_constant,
         )  # fmt: skip
     return dq, dk, dv
 
@@ -641,7 +652,7 @@ def _launch_backward(q, k, v, out, count, d_out, q_start, k_start, q_starts, kv_
 def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
     """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
-    (count_term,) = numbers
+    count_term, _, _ = numbers
     count = q.new_zeros((*shape[:3], 1))
     for chunk in chunks:
         count_term_kept = _hide(
@@ -664,6 +675,7 @@ def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
 def _backward_slab(q, k, v, d_out, count, dv, dk, numbers, slab, chunks, work, call):
     """Gradients of one slab: returns that of q and adds those of k and v to their totals."""
     shape = slab.shape
+    _, d_erf_1_constant, d_score_constant = numbers
     dq = q.new_zeros((*q.shape[:2], q.shape[-1]))
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
@@ -675,7 +687,7 @@ def _backward_slab(q, k, v, d_out, count, dv, dk, numbers, slab, chunks, work, c
         _hide(weight, chunk, 0.0, call)
         dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
         d_share = _product(d_out, v_tile, work[1], shape)
-        d_erf_1 = d_share.mul_(0.5)
+        d_erf_1 = d_share.mul_(d_erf_1_constant)
         d_score = d_erf_1.mul_(
             score.sub_(0.7071067811865476)
             .mul_(2.5066282746310002)
@@ -683,7 +695,7 @@ def _backward_slab(q, k, v, d_out, count, dv, dk, numbers, slab, chunks, work, c
             .neg_()
             .exp_()
             .mul_(1.1283791670955126)
-            .mul_(2.5066282746310002)
+            .mul_(d_score_constant)
         )
         d_dot_qk = d_score.div_(_maximum(count, 1))
         _hide(d_dot_qk, chunk, 0.0, call)
@@ -935,7 +947,7 @@ def _call_of(q, k):
 
 def _weights_of(q, k, i, j, hidden, numbers, call):
     """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
-    (count_term,) = numbers
+    count_term, _, _ = numbers
     count_term_kept = torch.full_like(hidden, count_term, dtype=q.dtype).masked_fill(hidden, 0.0)
     count = count_term_kept.sum(-1, keepdim=True)
     dot_qk = _scores(q, k)
@@ -1142,7 +1154,7 @@ def _expect(holds, name, found, expected):
 def _check(q, k, v, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+        _expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
         _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
         _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
@@ -1152,12 +1164,8 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
     _expect(
         k.shape[0] == batch and v.shape[0] == batch, "the batch", shapes, "one size in q, k and v"
     )
-    _expect(
-        k.shape[1] > 0 and heads % k.shape[1] == 0,
-        "the number of heads",
-        shapes,
-        "q's to be a multiple of k's",
-    )
+    _expect(heads > 0 and k.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % k.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of k's")
     _expect(
         v.shape[1:3] == k.shape[1:3],
         "v",
@@ -1178,7 +1186,17 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
                 not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
             )
             _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
-    _expect(not isinstance(k_start, Tensor), "k_start", "a tensor", "one whole number >= 0")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _expect_number(name, x, least):
+    """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
+    traced = isinstance(x, torch.SymInt)
+    if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
+        expected = f"a whole number of 32 bits, {least} or more"
+        raise ValueError(f"laplace: {name} is {x!r}, expected {expected}")
 
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -1206,8 +1224,10 @@ def _form(form, q):
 
 def _prepared(q, k, v, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     device = q.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
     _check(q, k, v, kv_lengths, q_start, k_start)
     if isinstance(kv_lengths, int):

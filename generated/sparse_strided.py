@@ -676,7 +676,7 @@ def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
 def _backward_slab(q, k, v, d_out, lse, delta, dv, dk_total, numbers, slab, chunks, work, call):
     """Gradients of one slab: returns that of q and adds those of k and v to their totals."""
     shape = slab.shape
-    lse = lse.clamp(min=torch.finfo(q.dtype).min)  # a row without keys
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
     scale, d_dot_factor = numbers
     dq_total = q.new_zeros((*q.shape[:2], q.shape[-1]))
     for chunk in chunks:
@@ -1156,7 +1156,7 @@ def _expect(holds, name, found, expected):
 def _check(q, k, v, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+        _expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
         _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
         _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
@@ -1166,12 +1166,8 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
     _expect(
         k.shape[0] == batch and v.shape[0] == batch, "the batch", shapes, "one size in q, k and v"
     )
-    _expect(
-        k.shape[1] > 0 and heads % k.shape[1] == 0,
-        "the number of heads",
-        shapes,
-        "q's to be a multiple of k's",
-    )
+    _expect(heads > 0 and k.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % k.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of k's")
     _expect(
         v.shape[1:3] == k.shape[1:3],
         "v",
@@ -1192,7 +1188,17 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
                 not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
             )
             _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
-    _expect(not isinstance(k_start, Tensor), "k_start", "a tensor", "one whole number >= 0")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _expect_number(name, x, least):
+    """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
+    traced = isinstance(x, torch.SymInt)
+    if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
+        expected = f"a whole number of 32 bits, {least} or more"
+        raise ValueError(f"sparse_strided: {name} is {x!r}, expected {expected}")
 
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -1220,12 +1226,16 @@ def _form(form, q):
 
 def _prepared(q, k, v, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     device = q.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
     _check(q, k, v, kv_lengths, q_start, k_start)
     if scale is None:
         scale = q.shape[-1] ** -0.5
+    if not isinstance(scale, (int, float)) or not abs(scale) < float("inf"):
+        raise ValueError(f"sparse_strided: scale is {scale!r}, expected a finite number")
     scale = float(scale)
     if isinstance(kv_lengths, int):
         kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)

@@ -38,8 +38,8 @@ DEFAULT_FOLDER = "generated"
 @click.option("--fresh", is_flag=True, help="Write nothing; exit 1 unless the files on disk are up to date.")
 @command(
     "Compile specs to modules: FILE is a spec, a folder of specs, or - for stdin.",
-    "attncc build specs/longformer.attn",
-    "attncc build specs/longformer.attn -D w=512 -o kernels/longformer_512.py",
+    "attncc build specs/sliding_window.attn",
+    "attncc build specs/sliding_window.attn -D w=256 -o kernels/window_256.py",
     "attncc build specs/ -o generated --fresh",
     "cat my.attn | attncc build - -o -",
 )

@@ -38,7 +38,7 @@ class Checked:
 
     @property
     def title(self) -> str:
-        """`longformer (w = 13, g = 5; smaller, so that test sizes are cut)`."""
+        """`sliding_window (w = 13; smaller, so that test sizes are cut)`."""
         spec = self.compiled.spec
         values = ", ".join(f"{each.name} = {each.value}" for each in spec.parameters)
         reason = "smaller, so that test sizes are cut" if self.is_smaller else ""
@@ -69,8 +69,8 @@ class Checked:
 )
 @command(
     "Compare modules with dense attention, outputs and gradients alike.",
-    "attncc check specs/longformer.attn --quick",
-    "attncc check specs/longformer.attn -D w=7 -D g=2 --form both",
+    "attncc check specs/sliding_window.attn --quick",
+    "attncc check specs/sliding_window.attn -D w=7 --form both",
     "attncc check specs/ --json > report.json",
 )
 def check(

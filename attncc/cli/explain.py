@@ -27,8 +27,8 @@ _WIDEST = 1 << 16
 @click.option("--e", type=click.IntRange(1, _WIDEST), help="Width of v.  [d]")
 @command(
     "Explain a spec (derivation, ranges, cost) or a diagnostic code; runs nothing.",
-    "attncc explain specs/longformer.attn",
-    "attncc explain specs/longformer.attn -D w=512 --n 65536 --json",
+    "attncc explain specs/sliding_window.attn",
+    "attncc explain specs/sliding_window.attn -D w=512 --n 65536 --json",
     "attncc explain E211",
 )
 def explain(

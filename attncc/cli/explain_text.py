@@ -95,7 +95,8 @@ def _class_facts(facts: dict[str, Any]) -> list[str]:
     elif facts["shift"] is not None:
         lines.append(f"repeats every {facts['shift']} positions")
     if facts["reach_back"] is not None:
-        lines.append(f"looks back at most {facts['reach_back']}: a decoder keeps {facts['reach_back'] + 1} keys")
+        keeps = f": a decoder keeps {_count(facts['reach_back'] + 1, 'key')}" if facts["causal"] else ""
+        lines.append(f"looks back at most {facts['reach_back']}{keeps}")
     if facts["reach_ahead"] is not None and not facts["causal"]:
         lines.append(f"looks ahead at most {facts['reach_ahead']}")
     lines.append(
@@ -181,3 +182,7 @@ def _scaled(value: int, step: int, units: tuple[str, ...], gap: str) -> str:
     while scaled >= step and at < len(units) - 1:
         scaled, at = scaled / step, at + 1
     return f"{value}{gap}{units[0]}" if at == 0 else f"{scaled:.3g}{gap or ' '}{units[at]}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

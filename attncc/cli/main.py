@@ -20,10 +20,10 @@ _HELP = "\n\n".join(
     (
         "Compile attention specs (.attn) to Triton kernels and a PyTorch module.",
         examples(
-            "attncc build specs/longformer.attn -D w=512",
-            "attncc check specs/longformer.attn",
-            "attncc explain specs/longformer.attn --n 16384",
-            "attncc bench specs/longformer.attn --n 4096",
+            "attncc build specs/sliding_window.attn -D w=512",
+            "attncc check specs/sliding_window.attn",
+            "attncc explain specs/sliding_window.attn --n 16384",
+            "attncc bench specs/sliding_window.attn --n 4096",
             "attncc explain E211",
         ),
     )

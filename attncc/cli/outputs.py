@@ -43,6 +43,8 @@ def on_disk(path: Path) -> str | None:
 
 def _beside(path: Path, text: str) -> Path:
     """A temporary file in the folder of `path` with the text in it."""
+    if path.parent.exists() and not path.parent.is_dir():
+        raise NotADirectoryError(0, f"`{path.parent}` is a file, not a folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(0, "it is a folder")

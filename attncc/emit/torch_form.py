@@ -282,7 +282,9 @@ class TorchForm:
             writer.line('"""Gradients of one slab: returns that of q and adds those of k and v to their totals."""')
             writer.line("shape = slab.shape")
             if "lse" in statistics:
-                writer.line("lse = lse.clamp(min=torch.finfo(q.dtype).min)  # a row without keys")
+                writer.line(
+                    "lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0"
+                )
             self._print_start(writer, kernel)
             rows = {node.name for node in (*kernel.sweeps[0].reductions, *kernel.statistics)}
             self._print_accumulators(writer, kernel.sweeps[0])

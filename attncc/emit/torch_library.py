@@ -21,7 +21,9 @@ def _maximum(a, b):
 def _where(condition, a, b, q=None):
     """torch.where, also for conditions that are the same for all and for two plain numbers."""
     if not isinstance(condition, Tensor):
-        return a if condition else b
+        chosen, other = (a, b) if condition else (b, a)
+        spread = isinstance(other, Tensor) and not isinstance(chosen, Tensor)
+        return torch.full_like(other, chosen) if spread else chosen
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
         dtype = torch.float64 if q is None else _wide(q.dtype)
         a = torch.tensor(a, dtype=dtype, device=condition.device)

@@ -52,6 +52,26 @@ def derivative(expr: Expr, variable: Expr) -> Expr:
             # By the chain rule, so that the argument comes back exactly as it was written.
             outer = substitute(derivative(Call(name, (_INNER,)), _INNER), {_INNER: argument})
             return times(outer, derivative(argument, variable))
+        case Select(condition=condition, then=then, otherwise=otherwise):
+            # A choice of derivatives, not a sum of products with 0: the other branch may have no value here.
+            return Select(condition, derivative(then, variable), derivative(otherwise, variable))
+        case Negate(operand=operand):
+            return Negate(derivative(operand, variable))
+        case Binary(op=BinaryOp.ADD, left=left, right=right):
+            return _plus(derivative(left, variable), derivative(right, variable))
+        case Binary(op=BinaryOp.SUBTRACT, left=left, right=right) if not _depends(right, variable):
+            return derivative(left, variable)
+        case Binary(op=BinaryOp.SUBTRACT, left=left, right=right):
+            return Binary(BinaryOp.SUBTRACT, derivative(left, variable), derivative(right, variable))
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right) if not _depends(left, variable):
+            return times(left, derivative(right, variable))
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right) if not _depends(right, variable):
+            return times(derivative(left, variable), right)
+        case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if not _depends(right, variable):
+            return Binary(BinaryOp.DIVIDE, derivative(left, variable), right)
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right) if _chooses(expr, variable):
+            first = times(derivative(left, variable), right)
+            return _plus(first, times(left, derivative(right, variable)))
     conversion = _Conversion(variable)
     result = sympy.diff(conversion.into(expr), conversion.variable)
     return conversion.back(_tidy(result))
@@ -67,6 +87,17 @@ def times(left: Expr, right: Expr) -> Expr:
     if right == Const(1) or left == Const(0):
         return left
     return Binary(BinaryOp.MULTIPLY, left, right)
+
+
+def _plus(left: Expr, right: Expr) -> Expr:
+    if left == Const(0):
+        return right
+    return left if right == Const(0) else Binary(BinaryOp.ADD, left, right)
+
+
+def _chooses(expr: Expr, variable: Expr) -> bool:
+    """Whether a conditional that depends on the variable is inside."""
+    return any(isinstance(node, Select) and _depends(node, variable) for node in walk(expr))
 
 
 def _depends(expr: Expr, variable: Expr) -> bool:

@@ -10,6 +10,9 @@ LARGEST = 2**53  # whole numbers beyond this are not exact in float64
 _TOO_LARGE = "too large: whole numbers end at 2^53, real ones at about 10^308"
 
 
+LARGEST_POSITION = 2**30  # in patterns: sums of two such numbers fit into 32 bits
+
+
 class NoValue(Exception):
     """A constant expression without a value; the text says why."""
 

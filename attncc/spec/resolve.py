@@ -9,10 +9,10 @@ from keyword import iskeyword
 
 from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
 from attncc.spec.affine import check_affine
-from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Dot, Expr, Name, Symbol, Type
+from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Dot, Expr, Name, Symbol, Type, walk
 from attncc.spec.expressions import Bindings, ExpressionResolver
 from attncc.spec.fields import FieldName
-from attncc.spec.fold import NoValue, in_range
+from attncc.spec.fold import LARGEST_POSITION, NoValue, in_range
 from attncc.spec.functions import FUNCTIONS
 from attncc.spec.model import Align, Parameter, Spec
 from attncc.spec.words import Words, nearest, taken, twice, unknown_type, words_of
@@ -358,7 +358,16 @@ class _AttentionResolver:
         self._error("E202", "`align` is neither `start` nor `end`", label, helps=helps)
         return Align.END
 
+    def _check_positions(self, pattern: Expr) -> None:
+        """Positions are whole numbers of 32 bits in kernels, and so must what is compared with them be."""
+        for node in walk(pattern):
+            if isinstance(node, Const) and abs(node.value) > LARGEST_POSITION:
+                note = f"numbers in a pattern are compared with positions and must stay within {LARGEST_POSITION}"
+                label = Label(node.span or pattern.span or self.attention.span, f"this is {node.value}")
+                self._error("E212", "a number in the pattern is too large", label, notes=(note,))
+
     def _check_affine(self, spec: Spec) -> None:
+        self._check_positions(spec.pattern)
         found = None if self.errors else check_affine(spec.pattern)
         if found is not None:
             term, reason = found

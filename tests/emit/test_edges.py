@@ -1,0 +1,53 @@
+"""Where formulas have no value for some pairs, rows or lengths: the derivative must not invent one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncc.check.compare import check
+from attncc.diagnostics import AttnError
+from tests.modules import build
+
+SPECS = {
+    "a choice whose other branch divides by 0": (
+        "attention edge { pattern = causal; score = i == j ? scale * dot(q, k) : scale * dot(q, k) / (i - j) }"
+    ),
+    "a choice whose other branch is a logarithm of 0": (
+        "attention edge { pattern = causal; score = i == j ? dot(q, k) : log(abs(i - j)) * scale * dot(q, k) }"
+    ),
+    "a choice inside a product": (
+        "attention edge { pattern = causal; score = dot(q, k) / 99 * (i == j ? dot(q, k) : dot(q, k) / (i - j)) }"
+    ),
+    "a normaliser of 0 over weights that are not": (
+        "attention edge { pattern = causal; weight = exp(score); normalize = relu(rows - 3) }"
+    ),
+    "a normaliser that reads lengths": (
+        "attention edge { pattern = causal; weight = silu(scale * dot(q, k)); normalize = sqrt(count + 1) + valid / m }"
+    ),
+    "a score that is a number of the row": "attention edge { score = count / 8 + scale * dot(q, k) }",
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_gradients_have_values(name: str, tmp_path: Path) -> None:
+    built = build(SPECS[name], tmp_path)
+    report = check(built.module, built.spec, ("torch",), True)
+    assert report.ok, "\n".join(report.failures)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_no_keys_give_zeros(name: str, tmp_path: Path) -> None:
+    built = build(SPECS[name], tmp_path)
+    q, k = torch.randn(2, 2, 5, 8, requires_grad=True), torch.randn(2, 2, 0, 8)
+    out = built.module.attention(q, k, k)
+    out.sum().backward()
+    assert not out.any()
+    assert q.grad is not None and not q.grad.any()
+
+
+def test_numbers_beyond_positions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(AttnError, match="too large"):
+        build("attention far { pattern = i - j < 4294967296 }", tmp_path)
