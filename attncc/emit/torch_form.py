@@ -12,8 +12,8 @@ from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
 from attncc.plan.model import Plan
-from attncc.plan.ranges import HeadClass, Interval, Segment
-from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Expr, Name, names_in
+from attncc.plan.ranges import HeadClass, Interval, Segment, plus
+from attncc.spec.expr import TRUE, Expr, Name, names_in
 from attncc.spec.text import text
 
 _CALL_NAMES = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS})
@@ -140,7 +140,7 @@ class TorchForm:
     def _interval(self, interval: Interval) -> str:
         host = self._host()
         low = f"-{_FAR}" if interval.low is None else host.write(interval.low)
-        high = _FAR if interval.high is None else host.write(_plus_one(interval.high))
+        high = _FAR if interval.high is None else host.write(plus(interval.high, 1))
         both = f"({low}, {high})"
         return both if interval.when == TRUE else f"({both} if {host.write(interval.when)} else (0, 0))"
 
@@ -416,20 +416,6 @@ def tables_of(nodes: tuple[Node, ...]) -> set[str]:
         if names_in(node.value) & {Name.HEAD, Name.VALID} or tables & set(node.inputs):
             tables.add(node.name)
     return tables
-
-
-def _plus_one(expr: Expr) -> Expr:
-    match expr:
-        case Binary(op=BinaryOp.SUBTRACT, left=left, right=Const(value=1)):
-            return left
-        case Binary(op=BinaryOp.SUBTRACT, left=left, right=Const(value=int(value))):
-            return Binary(BinaryOp.SUBTRACT, left, Const(value - 1))
-        case Binary(op=BinaryOp.ADD, left=left, right=Const(value=int(value))):
-            return Binary(BinaryOp.ADD, left, Const(value + 1))
-        case Const(value=int(value)):
-            return Const(value + 1)
-        case _:
-            return Binary(BinaryOp.ADD, expr, Const(1))
 
 
 def _sentence(pattern: str) -> str:

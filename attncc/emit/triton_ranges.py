@@ -8,8 +8,8 @@ from attncc.emit.expressions import TRITON
 from attncc.emit.expressions import Writer as ExpressionWriter
 from attncc.emit.writer import Writer
 from attncc.graph.ops import Axis
-from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
-from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Expr, Name
+from attncc.plan.ranges import Domain, HeadClass, Interval, Segment, plus
+from attncc.spec.expr import TRUE, Name
 
 _NAMES = {
     Name.HEAD: "head",
@@ -107,7 +107,7 @@ class RangePrinter:
         if bound is None:
             text = self.limit if high else "0"
         elif high:
-            text = f"tl.minimum({self.expressions.write(_plus(bound, 1), 4)} - {self.origin}, {self.limit})"
+            text = f"tl.minimum({self.expressions.write(plus(bound, 1), 4)} - {self.origin}, {self.limit})"
         else:
             text = f"tl.maximum({self.expressions.write(bound, 4)} - {self.origin}, 0)"
         if high and interval.when != TRUE:
@@ -122,15 +122,3 @@ class RangePrinter:
         for each, candidate in zip(reversed(self.domain.classes[:-1]), reversed(texts[:-1]), strict=True):
             text = f"tl.where({self.expressions.write(each.condition)}, {candidate}, {text})"
         return text
-
-
-def _plus(expr: Expr, amount: int) -> Expr:
-    match expr:
-        case Binary(op=BinaryOp.SUBTRACT, left=left, right=Const(value=int(value))):
-            return left if value == amount else Binary(BinaryOp.SUBTRACT, left, Const(value - amount))
-        case Binary(op=BinaryOp.ADD, left=left, right=Const(value=int(value))):
-            return Binary(BinaryOp.ADD, left, Const(value + amount)) if value + amount else left
-        case Const(value=int(value)):
-            return Const(value + amount)
-        case _:
-            return Binary(BinaryOp.ADD, expr, Const(amount))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attncc.spec.expr import TRUE, Expr
+from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +67,16 @@ class Domain:
     """A pattern's head classes; their conditions are exclusive and cover every head."""
 
     classes: tuple[HeadClass, ...]
+
+
+def plus(bound: Expr, amount: int) -> Expr:
+    """bound + amount, with the amount folded into a constant at its end."""
+    match bound:
+        case Const(value=int(value)):
+            return Const(value + amount)
+        case Binary(op=BinaryOp.SUBTRACT, left=left, right=Const(value=int(value))):
+            return left if value == amount else Binary(BinaryOp.SUBTRACT, left, Const(value - amount))
+        case Binary(op=BinaryOp.ADD, left=left, right=Const(value=int(value))):
+            return left if value == -amount else Binary(BinaryOp.ADD, left, Const(value + amount))
+        case _:
+            return Binary(BinaryOp.ADD, bound, Const(amount))
