@@ -16,7 +16,6 @@ from attncc.plan.ranges import HeadClass, Interval, Segment, plus
 from attncc.spec.expr import TRUE, Expr, Name, names_in
 from attncc.spec.text import text
 
-_CALL_NAMES = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS})
 _FAR = "_FAR"
 
 
@@ -49,7 +48,6 @@ class TorchForm:
         self.plan = plan
         self.forward, self.backward = plan_kernels(plan)
         self.used: set[str] = set()
-        self.reads_call = bool(names_in(plan.spec.pattern) & _CALL_NAMES)
 
     def parts(self) -> Parts:
         """All texts."""
@@ -83,9 +81,6 @@ class TorchForm:
 
     def _host(self) -> ExpressionWriter:
         return ExpressionWriter(HOST, lambda name: SYMBOLS[name], lambda name: name)
-
-    def _call(self) -> str:
-        return ", call"  # positions alone are not enough where heads or lengths matter
 
     def _pattern(self) -> str:
         writer = Writer()
@@ -177,7 +172,8 @@ class TorchForm:
         peaks = [node.expr for sweep in kernel.sweeps for node in sweep.reductions if node.op is Op.PEAK and node.expr]
         return {name for expr in (*(node.value for node in numbers), *peaks) for name in names_in(expr)}
 
-    def _print_start(self, writer: Writer, kernel: Kernel) -> None:
+    def _print_unpacking(self, writer: Writer, kernel: Kernel) -> None:
+        """Names for the call-wide numbers that a kernel reads."""
         names = [node.name for node in self.uniform()]
         read = {
             name
@@ -191,6 +187,9 @@ class TorchForm:
             writer.line(
                 f"{', '.join(name if name in read else '_' for name in names)}{',' * (len(names) == 1)} = numbers"
             )
+
+    def _print_start(self, writer: Writer, kernel: Kernel) -> None:
+        self._print_unpacking(writer, kernel)
         positions = self._reads_positions(kernel)
         if Name.I in positions:
             writer.line("i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]")
@@ -323,7 +322,7 @@ class TorchForm:
             writer.line(
                 '"""Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""'
             )
-            self._print_plain_start(writer, kernel)
+            self._print_unpacking(writer, kernel)
             for node in kernel.before:
                 body.print_row(node, set())
             for sweep in kernel.sweeps:
@@ -346,20 +345,6 @@ class TorchForm:
         if "torch.log(" in written:
             self.used.add("_safe_log")
         return written.replace("torch.log(", "_safe_log(")
-
-    def _print_plain_start(self, writer: Writer, kernel: Kernel) -> None:
-        names = [node.name for node in self.uniform()]
-        read = {
-            name
-            for sweep in kernel.sweeps
-            for node in (*sweep.body, *sweep.numbers, *sweep.reductions)
-            for name in node.inputs
-        }
-        read |= {name for node in (*kernel.before, *kernel.after) for name in node.inputs}
-        if any(name in read for name in names):
-            writer.line(
-                f"{', '.join(name if name in read else '_' for name in names)}{',' * (len(names) == 1)} = numbers"
-            )
 
 
 def print_numbers(nodes: tuple[Node, ...], name: str, used: set[str]) -> str:

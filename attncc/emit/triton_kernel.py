@@ -41,8 +41,8 @@ class KernelPrinter(KernelScope):
 
     # --- the tile body ----------------------------------------------------------------------------------------
 
-    def body_arguments(self, sweep: Sweep) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
-        """Parameters of the tile body in groups, the arguments of a call, and the constexprs with their values."""
+    def body_arguments(self, sweep: Sweep) -> tuple[list[list[str]], list[str]]:
+        """Parameters of the tile body (values; pointers and strides; places and scalars), and its constexprs."""
         carried = self._carried(sweep)
         read = {name for node in (*sweep.body, *sweep.reductions, *sweep.numbers) for name in node.inputs}
         fixed = [node.name for node in (*self.kernel.loads, *self.kernel.before) if node.name in read]
@@ -62,7 +62,7 @@ class KernelPrinter(KernelScope):
         parameters = [carried + fixed, pointers + strides, positions + places + extra + scalars]
         constexprs = [name for node in loads if node.op is Op.OPERAND for name in width_of(node)]
         constexprs += [BLOCK[Axis.ROW], BLOCK[Axis.COLUMN], "PRECISION"]
-        return parameters, [carried + fixed, positions + extra + scalars], [list(dict.fromkeys(constexprs))]
+        return parameters, list(dict.fromkeys(constexprs))
 
     def _earlier(self, sweep: Sweep) -> tuple[Sweep, ...]:
         return self.kernel.sweeps[: self.kernel.sweeps.index(sweep)]
@@ -77,8 +77,8 @@ class KernelPrinter(KernelScope):
         """Write the helper of one sweep."""
         sweep = self.kernel.sweeps[at]
         start = self.writer.place
-        parameters, _, constexprs = self.body_arguments(sweep)
-        typed = [f"{name}: tl.constexpr" for name in (*constexprs[0], "MASKED")]
+        parameters, constexprs = self.body_arguments(sweep)
+        typed = [f"{name}: tl.constexpr" for name in (*constexprs, "MASKED")]
         self.writer.line("@triton.jit")
         self.writer.listing(f"def {self.tile_name(at)}(", [*parameters, typed], "):")
         with self.writer.indented():
@@ -308,7 +308,7 @@ class KernelPrinter(KernelScope):
             self.writer.line(f"tile = tl.where(tile < {stop}, tile, tile + ({start} - {stop}))")
 
     def _print_call(self, at: int, sweep: Sweep, *, masked: bool) -> None:
-        parameters, (first, _), (constexprs,) = self.body_arguments(sweep)
+        parameters, constexprs = self.body_arguments(sweep)
         carried = ", ".join(self._carried(sweep))
         pointers = []
         for node in sweep.loads:
@@ -323,7 +323,7 @@ class KernelPrinter(KernelScope):
         values = [swept_start if name == START[self.swept] else name for name in parameters[2]]
         self.writer.listing(
             f"{carried} = {self.tile_name(at)}(",
-            [first, pointers + strides, values, [*constexprs, str(masked)]],
+            [parameters[0], pointers + strides, values, [*constexprs, str(masked)]],
             ")",
         )
 

@@ -93,7 +93,6 @@ def base_two(graph: Graph) -> Graph:
     if "peak" in graph:
         changed += _natural_outside(graph)
     elif "lse" in graph:
-        changed.append(replace(graph["lse"], name="lse"))
         known["lse_2"] = number("lse_2", times(Const(LOG2_E), Local("lse")), known.values())
         changed.append(known["lse_2"])
     done = {node.name for node in changed}
@@ -121,8 +120,7 @@ def _natural_outside(graph: Graph) -> list[Node]:
     if "lse" in graph:
         lse = graph["lse"].value
         assert isinstance(lse, Binary), "the log-sum-exp is peak + log(norm)"
-        log = substitute(lse.right, {Local("peak"): Local("peak")})
-        changed.append(replace(graph["lse"], expr=Binary(BinaryOp.ADD, times(Const(LN_2), Local("peak")), log)))
+        changed.append(replace(graph["lse"], expr=Binary(BinaryOp.ADD, times(Const(LN_2), Local("peak")), lse.right)))
     return changed
 
 
