@@ -38,10 +38,12 @@ from attncc.spec.expr import (
     Select,
     Symbol,
     Table,
+    Vector,
     dots_in,
     walk,
 )
 from attncc.spec.model import Align, Spec
+from attncc.spec.text import text
 
 Lengths = int | Tensor | None
 
@@ -127,7 +129,7 @@ def related(
 
 
 def _no_product(dot: Dot) -> Tensor:
-    raise ValueError(f"dot({dot.row}, {dot.column}) has no value here")
+    raise ValueError(f"{text(dot)} has no value here")
 
 
 def _related(scope: _Scope, spec: Spec, visible: Tensor, q: Tensor) -> Tensor:
@@ -180,9 +182,11 @@ def _products(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype) -> Callable[[
 
     @cache
     def product(dot: Dot) -> Tensor:
-        if dot.row != "q" or dot.column not in columns:
-            return _no_product(dot)
-        column = columns[dot.column]
+        match dot:
+            case Dot(left=Vector(name="q"), right=Vector(name=name)) if name in columns:
+                column = columns[name]
+            case _:
+                return _no_product(dot)
         return (q @ column.repeat_interleave(q.shape[1] // column.shape[1], 1).mT).to(_real(dtype))
 
     return product

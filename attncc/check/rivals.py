@@ -29,6 +29,7 @@ from attncc.spec.expr import (
     Select,
     Symbol,
     Table,
+    Vector,
 )
 from attncc.spec.model import Spec
 
@@ -64,7 +65,9 @@ def _is_softmax(spec: Spec) -> bool:
 
 
 def _is_plain_softmax(spec: Spec) -> bool:
-    return _is_softmax(spec) and spec.score == Binary(BinaryOp.MULTIPLY, Symbol(Name.SCALE), Dot("q", "k"))
+    return _is_softmax(spec) and spec.score == Binary(
+        BinaryOp.MULTIPLY, Symbol(Name.SCALE), Dot(Vector("q"), Vector("k"))
+    )
 
 
 def _is_causal(spec: Spec) -> bool:

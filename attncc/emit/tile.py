@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Axis, Op
 
-REDUCTIONS = (Op.PEAK, Op.SUM, Op.CONTRACT)
+REDUCTIONS = (Op.PEAK, Op.SUM, Op.CONTRACT, Op.SPREAD)
+_GIVEN = (Op.OPERAND, Op.STATISTIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,11 @@ class Kernel:
     fixed: Axis
     uniform: tuple[Node, ...]  # call-wide and per-head numbers that it reads, computed by the host
     loads: tuple[Node, ...]  # operands and saved row numbers of the fixed axis
+    tables: tuple[Node, ...]  # operands by distance, and tables: each pair reads its entry
     before: tuple[Node, ...]  # numbers of the fixed axis that the sweeps read
     sweeps: tuple[Sweep, ...]
     after: tuple[Node, ...]  # numbers and vectors of the fixed axis, after the last sweep
-    at_last: tuple[Node, ...]  # what is left to do to results of the swept axis, when every tile has added to them
+    at_last: tuple[Node, ...]  # what is left to do to other results than the fixed axis', when every tile has added
     stores: tuple[Node, ...]
 
     @property
@@ -71,9 +73,9 @@ class Kernel:
 
     @property
     def operands(self) -> tuple[Node, ...]:
-        """Every tensor of vectors that the kernel reads, in the order it reads them."""
+        """Every tensor but saved row numbers that the kernel reads, in the order it reads them."""
         swept = tuple(node for sweep in self.sweeps for node in sweep.loads)
-        found = tuple(node for node in (*self.loads, *swept) if node.op is Op.OPERAND)
+        found = tuple(node for node in (*self.loads, *swept, *self.tables) if node.op is Op.OPERAND)
         return tuple({node.name: node for node in found}.values())
 
     @property
@@ -92,9 +94,9 @@ def schedule(name: str, graph: Graph, fixed: Axis, outputs: tuple[str, ...]) -> 
     count = 1 + max((ready[node.name] for node in graph), default=-1)
     reductions = [node for node in graph if node.op in REDUCTIONS]
     reduced_names = {node.name for node in reductions}
-    own = [node for node in graph if node.axes and not node.is_tile and swept not in node.axes]
-    loads = tuple(node for node in own if node.op in (Op.OPERAND, Op.STATISTIC))
-    numbers = [node for node in own if node.op not in (Op.OPERAND, Op.STATISTIC) and node.name not in reduced_names]
+    own = [node for node in graph if fixed in node.axes and not node.is_tile]
+    loads = tuple(node for node in own if node.op in _GIVEN)
+    numbers = [node for node in own if node.op not in _GIVEN and node.name not in reduced_names]
     sweeps = []
     for at in range(count):
         reduced = [node for node in reductions if _sweep_of(node, ready) == at]
@@ -107,10 +109,11 @@ def schedule(name: str, graph: Graph, fixed: Axis, outputs: tuple[str, ...]) -> 
         fixed=fixed,
         uniform=tuple(node for node in graph if node.op is Op.NUMBER and not node.axes and _is_called(graph, node)),
         loads=loads,
+        tables=tuple(node for node in graph if node.op in _GIVEN and not set(node.axes) & {fixed, swept}),
         before=tuple(node for node in numbers if ready[node.name] < 0),
         sweeps=tuple(sweeps),
         after=tuple(node for node in numbers if ready[node.name] == last >= 0),
-        at_last=tuple(node for node in graph if swept in node.axes and node.op is Op.MULTIPLY),
+        at_last=tuple(node for node in graph if fixed not in node.axes and node.op in (Op.MULTIPLY, Op.ADD)),
         stores=tuple(graph[name] for name in outputs),
     )
 
@@ -120,7 +123,7 @@ def _sweep(graph: Graph, swept: Axis, between: tuple[Node, ...], body: list[Node
     of_swept = [
         node for node in graph if node.axes and not node.is_tile and swept in node.axes and node.op not in REDUCTIONS
     ]
-    of_swept = [node for node in of_swept if node.op is not Op.MULTIPLY]
+    of_swept = [node for node in of_swept if node.op not in (Op.MULTIPLY, Op.ADD)]
     wanted = [
         node for node in of_swept if any(graph.depends(name, node.name) for name in needed if not graph[name].is_tile)
     ]
@@ -150,7 +153,7 @@ def _ready_after(graph: Graph, swept: Axis) -> dict[str, int]:
     for node in graph:
         inputs = [ready[name] for name in node.inputs]
         latest = max(inputs, default=-1)
-        if node.op in (Op.SUM, Op.CONTRACT):
+        if node.op in (Op.SUM, Op.CONTRACT, Op.SPREAD):
             latest += 1
         elif node.op is Op.NUMBER and not node.is_tile and any(graph[name].op is Op.PEAK for name in node.inputs):
             latest = max(latest, *(ready[name] + 1 for name in node.inputs if graph[name].op is Op.PEAK))

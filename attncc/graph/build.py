@@ -4,79 +4,94 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from attncc.graph.core import TAKEN_NAMES, Core, Kind, Operand
 from attncc.graph.ir import Graph, Node, number, pair_number
 from attncc.graph.ops import Axis, Op
 from attncc.spec.expr import (
     Binary,
     BinaryOp,
     Call,
+    Channels,
     Compare,
     CompareOp,
     Const,
     Dot,
+    Entry,
     Expr,
     Local,
     Name,
     RowSum,
     Select,
     Symbol,
+    Vector,
     names_in,
     rebuild,
     walk,
 )
-from attncc.spec.model import Spec
 
 PAIR = (Axis.ROW, Axis.COLUMN)
+_AXES = {
+    Kind.ROW_VECTOR: (Axis.ROW, Axis.FEATURE),
+    Kind.COLUMN_VECTOR: (Axis.COLUMN, Axis.FEATURE),
+    Kind.ROW_NUMBER: (Axis.ROW,),
+    Kind.COLUMN_NUMBER: (Axis.COLUMN,),
+    Kind.OFFSET_NUMBER: (Axis.OFFSET,),
+    Kind.TABLE: (Axis.TABLE,),
+}
 
 # Functions worth a name of their own: their derivative reads their value, so the backward pass can share it.
 _NAMED_FUNCTIONS = frozenset({"exp", "exp2", "tanh", "sigmoid", "erf", "sqrt", "cos", "sin"})
 
 
-def build(spec: Spec) -> Graph:
-    """The graph of a spec; its output is `out`, and `norm` is the row's normaliser."""
-    builder = _Builder(spec)
+def build(core: Core) -> Graph:
+    """The graph of a core; its output is `out`, and `norm` is the row's normaliser."""
+    builder = _Builder(core)
     builder.operands()
     builder.numbers()
     return builder.finish()
 
 
 class _Builder:
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
+    def __init__(self, core: Core) -> None:
+        self.core = core
         self.nodes: dict[str, Node] = {}
+        self._tiles: dict[Expr, str] = {}  # dots, sums over channels and entries, by what they are
+        self._reserved = frozenset(each.name for each in core.operands)
 
     def _add(self, node: Node) -> str:
         self.nodes[node.name] = node
         return node.name
 
     def operands(self) -> None:
-        """The caller's tensors and the dot products that the spec reads."""
-        self._add(Node(name="q", op=Op.OPERAND, axes=(Axis.ROW, Axis.FEATURE)))
-        self._add(Node(name="k", op=Op.OPERAND, axes=(Axis.COLUMN, Axis.FEATURE)))
-        self._add(Node(name="v", op=Op.OPERAND, axes=(Axis.COLUMN, Axis.VALUE)))
-        for dot in self.spec.dots:
-            self._add(Node(name=_dot_name(dot), op=Op.DOT, axes=PAIR, inputs=(dot.row, dot.column)))
+        """What the kernels are given."""
+        for operand in self.core.operands:
+            self._add(operand_node(operand, self.core.values))
 
     def numbers(self) -> None:
         """Score, weight and normaliser, with the sums they read."""
-        spec = self.spec
-        self._add(Node(name="related", op=Op.RELATED, axes=PAIR, expr=spec.pattern))
-        if Name.COUNT in spec.names:
+        core = self.core
+        for expr in (core.score, core.weight, core.normalizer):
+            self._localize(expr)
+        self._add(Node(name="related", op=Op.RELATED, axes=PAIR, expr=core.pattern))
+        sums = _row_sums(core)
+        read = {name for expr in (core.score, core.weight, core.normalizer) for name in names_in(expr)}
+        if Name.COUNT in read:
             self._row_sum("count", Const(1))
-        if Name.SCORE in names_in(spec.weight) or any(Name.SCORE in names_in(each.weight) for each in _row_sums(spec)):
-            self._number("score", spec.score)
-        kept = self._kept("weight", spec.weight)
-        if Name.ROWS in names_in(spec.normalizer):
+        if Name.SCORE in names_in(core.weight) or any(Name.SCORE in names_in(each.weight) for each in sums):
+            self._number("score", core.score)
+        kept = self._kept("weight", core.weight)
+        if Name.ROWS in names_in(core.normalizer):
             self._add(Node(name="rows", op=Op.SUM, axes=(Axis.ROW,), inputs=(kept,)))
-        sums: dict[Expr, Expr] = {}
-        for at, row_sum in enumerate(_row_sums(spec)):
+        named: dict[Expr, Expr] = {}
+        for at, row_sum in enumerate(sums):
             suffix = "other" if at == 0 else f"other_{at + 1}"
             self._row_sum(f"rows_{suffix}", row_sum.weight, f"weight_{suffix}")
-            sums[row_sum] = Local(f"rows_{suffix}")
-        norm = self._localize(_guarded(_replace_sums(spec.normalizer, sums)))
+            named[row_sum] = Local(f"rows_{suffix}")
+        norm = self._localize(_guarded(_replace_sums(core.normalizer, named)))
         self._add(number("norm", norm, self.nodes.values()))
         self._add(Node(name="share", op=Op.DIVIDE, axes=PAIR, inputs=(kept, "norm")))
-        self._add(Node(name="out", op=Op.CONTRACT, axes=(Axis.ROW, Axis.VALUE), inputs=("share", "v")))
+        values = (Axis.ROW, Axis.VALUE)
+        self._add(Node(name="out", op=Op.CONTRACT, axes=values, inputs=("share", core.values), width="e"))
 
     def finish(self) -> Graph:
         return Graph(self.nodes.values(), ("out", "norm"))
@@ -102,30 +117,73 @@ class _Builder:
                 return self._localize(replace(expr, left=left, right=safe))
             case Call(function="log" | "log2", arguments=(argument,)) if (safe := _at_least_one(argument)) != argument:
                 return self._localize(replace(expr, arguments=(safe,)))
-            case Dot():
-                return Local(_dot_name(expr), span=expr.span)
+            case Dot() | Channels() | Entry():
+                return Local(self._tile(expr), span=expr.span)
+            case Local(name=name) if name in self.nodes and self.nodes[name].axes == (Axis.OFFSET,):
+                return Local(self._tile(expr), span=expr.span)
             case Symbol(name=Name.SCORE | Name.ROWS | Name.COUNT as name):
                 return Local(name.value, span=expr.span)
             case _:
                 return rebuild(expr, self._localize)
+
+    def _tile(self, expr: Expr) -> str:
+        """The node that holds a dot product, a sum over channels, or an entry of a table."""
+        if expr in self._tiles:
+            return self._tiles[expr]
+        match expr:
+            case Dot(left=Vector(name=row), right=Vector(name=column)):
+                node = Node(name=self._unused(f"dot_{row}{column}"), op=Op.DOT, axes=PAIR, inputs=(row, column))
+            case Channels(body=body):
+                inner = self._localize(body)
+                read = tuple(each.name for each in walk(inner) if isinstance(each, Vector | Local))
+                inputs = tuple(dict.fromkeys(read))
+                node = Node(name=self._unused("channels"), op=Op.CHANNELS, axes=PAIR, inputs=inputs, expr=inner)
+            case Entry(name=table):
+                indices = tuple(self._localize(each) for each in expr.indices)
+                name = self._unused(f"{table}_entry")
+                node = Node(name=name, op=Op.ENTRY, axes=PAIR, inputs=(table,), expr=replace(expr, indices=indices))
+            case Local(name=operand):
+                name = self._unused(operand.removesuffix("_by_offset"))
+                node = Node(name=name, op=Op.ENTRY, axes=PAIR, inputs=(operand,))
+            case _:
+                raise TypeError(f"{type(expr).__name__} is no number of a pair")
+        self._tiles[expr] = self._add(node)
+        return node.name
+
+    def _unused(self, name: str) -> str:
+        at, candidate = 1, name
+        while candidate in self.nodes or candidate in self._reserved or candidate in TAKEN_NAMES:
+            at += 1
+            candidate = f"{name}_{at}"
+        return candidate
 
     def _name_parts(self, name: str, expr: Expr) -> Expr:
         """Calls inside `expr` whose derivative reads their value become nodes of their own."""
 
         def named(part: Expr) -> Expr:
             part = rebuild(part, named)
-            if not (isinstance(part, Call) and part.function in _NAMED_FUNCTIONS and _reads_dot(part)):
+            if not (isinstance(part, Call) and part.function in _NAMED_FUNCTIONS and self._reads_pair(part)):
                 return part
             existing = next((node.name for node in self.nodes.values() if node.expr == part), None)
             return Local(existing or self._add(number(self._free(part.function), part, self.nodes.values())))
 
         return rebuild(expr, named) if isinstance(expr, Call) else named(expr)
 
+    def _reads_pair(self, expr: Expr) -> bool:
+        read = [self.nodes[each.name] for each in walk(expr) if isinstance(each, Local)]
+        return any(node.is_tile or node.op is Op.SUM for node in read)
+
     def _free(self, name: str) -> str:
         at = 1
         while (candidate := f"{name}_{at}") in self.nodes:
             at += 1
         return candidate
+
+
+def operand_node(operand: Operand, values: str) -> Node:
+    """The node of an operand; the vectors that weights multiply have the axis of values."""
+    axes = (Axis.COLUMN, Axis.VALUE) if operand.name == values else _AXES[operand.kind]
+    return Node(name=operand.name, op=Op.OPERAND, axes=axes, width=operand.width)
 
 
 _LENGTHS = frozenset({Name.QUERIES, Name.KEYS, Name.VALID, Name.COUNT})
@@ -154,16 +212,8 @@ def _guarded(normalizer: Expr) -> Expr:
     return normalizer
 
 
-def _reads_dot(expr: Expr) -> bool:
-    return any(isinstance(each, Local) for each in walk(expr))
-
-
-def _dot_name(dot: Dot) -> str:
-    return f"dot_{dot.row}{dot.column}"
-
-
-def _row_sums(spec: Spec) -> tuple[RowSum, ...]:
-    return tuple(dict.fromkeys(each for each in walk(spec.normalizer) if isinstance(each, RowSum)))
+def _row_sums(core: Core) -> tuple[RowSum, ...]:
+    return tuple(dict.fromkeys(each for each in walk(core.normalizer) if isinstance(each, RowSum)))
 
 
 def _replace_sums(expr: Expr, sums: dict[Expr, Expr]) -> Expr:

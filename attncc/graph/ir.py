@@ -16,13 +16,18 @@ _AXIS_OF = {Name.I: Axis.ROW, Name.J: Axis.COLUMN, Name.COUNT: Axis.ROW}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One quantity. `inputs` are names of other nodes; a NUMBER reads them as Locals of its `expr`."""
+    """One quantity. `inputs` are names of other nodes; a NUMBER reads them as Locals of its `expr`.
+
+    `expr` is a NUMBER's value, RELATED's predicate, what RESTRICT fills with, where PEAK starts, the Entry that ENTRY
+    or a SUM into a table goes by, and the formula of CHANNELS and SPREAD, in Vectors.
+    """
 
     name: str
     op: Op
     axes: tuple[Axis, ...]
     inputs: tuple[str, ...] = ()
-    expr: Expr | None = None  # NUMBER: its value; RELATED: the predicate; RESTRICT: the fill; PEAK: where it starts
+    expr: Expr | None = None
+    width: str | None = None  # of vectors: the name of their width
 
     @property
     def value(self) -> Expr:
@@ -124,13 +129,22 @@ def describe(node: Node) -> str:
             return text(node.value)
         case Op.DOT:
             return f"dot({', '.join(read)})"
+        case Op.ENTRY:
+            return f"{read[0]}[i - j]" if node.expr is None else text(node.value)
+        case Op.CHANNELS:
+            return f"sum over channels of {text(node.value)}"
+        case Op.SPREAD:
+            over = "i" if Axis.COLUMN in node.axes else "j"
+            return f"per channel, sum over {over} of {read[0]} * {text(node.value)}"
+        case Op.ADD:
+            return " + ".join(read)
         case Op.RESTRICT:
             return f"{read[0]} where {read[1]}, else {text(node.value)}"
         case Op.PEAK:
             start = "" if node.expr is None else f", at least {text(node.value)}"
             return f"max over j of {', '.join(peaked(node))}{start}"
         case Op.SUM:
-            return f"sum over j of {read[0]}"
+            return f"sum over {_OVER[node.axes[0]]} of {read[0]}"
         case Op.CONTRACT:
             over = "i" if Axis.COLUMN in node.axes else "j"
             return f"sum over {over} of {read[0]} {read[1]}"
@@ -138,6 +152,14 @@ def describe(node: Node) -> str:
             return f"{read[0]} / {read[1]}"
         case Op.MULTIPLY:
             return f"{read[0]} * {read[1]}"
+
+
+_OVER = {
+    Axis.ROW: "j",
+    Axis.COLUMN: "i",
+    Axis.OFFSET: "pairs at one distance",
+    Axis.TABLE: "pairs with one entry",
+}
 
 
 def show(graph: Graph) -> str:

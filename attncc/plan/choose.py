@@ -5,6 +5,7 @@ from __future__ import annotations
 from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
 from attncc.graph.ir import Graph
+from attncc.graph.tokens import split
 from attncc.plan.derivation import domain_steps
 from attncc.plan.domain import analyse
 from attncc.plan.model import Passes, Plan, Slabs
@@ -29,11 +30,13 @@ def plan(spec: Spec) -> Plan:
     """
     domain = analyse(spec.pattern)
     _refuse_empty(spec, domain)
-    dense = build(spec)
+    core = split(spec)
+    dense = build(core)
     graph, steps = rewrite(dense, LAWS)
     gradients = _differentiate(spec, graph)
     return Plan(
         spec=spec,
+        core=core,
         domain=domain,
         steps=(*steps, *domain_steps(domain, spec.pattern, graph)),
         dense=dense,

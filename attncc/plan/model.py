@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from attncc.graph.core import Core
 from attncc.graph.ir import Graph
 from attncc.plan.ranges import Domain
 from attncc.rewrite.engine import Step
@@ -55,6 +56,7 @@ class Plan:
     """
 
     spec: Spec
+    core: Core
     domain: Domain
     steps: tuple[Step, ...]
     dense: Graph = field(repr=False)

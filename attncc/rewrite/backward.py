@@ -1,7 +1,9 @@
 """The gradient of a forward graph, as another graph: reverse mode, node by node, each step by sympy.
 
 With p_ij = w_ij / N_i and D_i = do_i . out_i - dlse_i the gradient of a weight is (do_i . v_j - D_i dN_i/drows) / N_i;
-from there it flows through the numbers of the pair to the dot products, and is contracted with k, q and do.
+from there it flows through the numbers of the pair to what they are made of: dot products and sums over channels, where
+it is contracted with the vectors of the other side, and numbers of rows, keys, distances and tables, over whose pairs
+it is summed. A number that stands in N_i itself gets -D_i dN_i/dx / N_i beside.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from attncc.spec.expr import (
     Name,
     Negate,
     Select,
+    Vector,
     names_in,
     substitute,
     walk,
@@ -49,7 +52,7 @@ class Gradients:
 
 
 def differentiate(forward: Graph) -> Gradients:
-    """The backward graph of `forward` for q, k and v.
+    """The backward graph of `forward` for every operand.
 
     Raises:
         NoDerivative: when a weight is no differentiable function of its dot products.
@@ -64,22 +67,28 @@ class _Backward:
         self.nodes: dict[str, Node] = {}
         self.saved: list[str] = []
         self.new_forward: list[Node] = []
-        self.gradients: dict[str, Expr] = {}
+        self.gradients: dict[str, Expr] = {}  # of numbers, each a number of the pair
+        self.parts: dict[str, list[str]] = {}  # for each operand the nodes that its gradient is the sum of
 
     def run(self) -> Gradients:
         forward = self.forward
         sums = {node.inputs[0]: node.name for node in forward.find(Op.SUM) if node.name.startswith("rows")}
-        reads_delta = bool(sums)
-        has_lse = reads_delta and weights_never_negative(forward)
+        in_norm = self._numbers_of_norm()
+        reads_delta = bool(sums) or bool(in_norm)
+        has_lse = bool(sums) and weights_never_negative(forward)
         self._copy_pair_nodes()
-        self._add(Node(name="d_out", op=Op.OPERAND, axes=(Axis.ROW, Axis.VALUE)))
+        values = forward[self._contracting().inputs[1]]
+        self._add(Node(name="d_out", op=Op.OPERAND, axes=(Axis.ROW, Axis.VALUE), width=values.width))
         share = self._shares(sums, has_lse)
         if reads_delta:
             self._add(Node(name="delta", op=Op.STATISTIC, axes=ROW))
-        self._add(Node(name="d_share", op=Op.DOT, axes=PAIR, inputs=("d_out", "v")))
-        self._seed(sums, reads_delta)
+        self._add(Node(name="d_share", op=Op.DOT, axes=PAIR, inputs=("d_out", values.name)))
+        self._seed(sums)
         self._propagate()
-        outputs = self._contractions(share)
+        self._give_values(share, values)
+        self._give_operands()
+        self._give_norm(in_norm)
+        outputs = self._outputs()
         saved = list(self.saved)
         forward_outputs = ["out", *saved]
         if has_lse and "lse" not in saved:
@@ -87,6 +96,10 @@ class _Backward:
         changed = forward.change(*self.new_forward, outputs=forward_outputs)
         backward = Graph(self.nodes.values(), outputs)
         return Gradients(changed, backward, tuple(saved), reads_delta, has_lse)
+
+    def _contracting(self) -> Node:
+        """The node that sums weights times vectors."""
+        return self.forward["total" if "total" in self.forward else "out"]
 
     def _add(self, node: Node) -> str:
         self.nodes[node.name] = node
@@ -100,7 +113,8 @@ class _Backward:
             reduced = node.op in (Op.SUM, Op.PEAK, Op.CONTRACT, Op.DIVIDE)
             if reduced or node.name in ("norm", "lse") or not self._reads_pair(node):
                 continue
-            self._add(node)
+            if node.op is not Op.OPERAND or node.name in self._read_by_pairs():
+                self._add(node)
         for node in tuple(self.nodes.values()):
             for name in node.inputs:
                 if name not in self.nodes and name != "peak":
@@ -109,6 +123,11 @@ class _Backward:
     def _reads_pair(self, node: Node) -> bool:
         return node.op is Op.OPERAND or Axis.COLUMN in node.axes or (node.op is Op.NUMBER and not node.axes)
 
+    def _read_by_pairs(self) -> frozenset[str]:
+        """The operands that some number of a pair is made of, and the values."""
+        read = {name for node in self.forward if node.is_tile for name in node.inputs}
+        return frozenset(read | {self._contracting().inputs[1]})
+
     def _save(self, name: str) -> None:
         self._add(Node(name=name, op=Op.STATISTIC, axes=ROW))
         if name not in self.saved:
@@ -116,7 +135,7 @@ class _Backward:
 
     def _shares(self, sums: dict[str, str], has_lse: bool) -> str:
         """The nodes that hold weight / N; returns the one that multiplies v."""
-        contracted = self.forward["total" if "total" in self.forward else "out"].inputs[0]
+        contracted = self._contracted()
         if self.with_peak:
             self._normalise_by_lse(has_lse)
             return contracted
@@ -161,7 +180,7 @@ class _Backward:
 
     # --- reverse mode -----------------------------------------------------------------------------------------
 
-    def _seed(self, sums: dict[str, str], reads_delta: bool) -> None:
+    def _seed(self, sums: dict[str, str]) -> None:
         """The gradients of the weights that are summed, by the formula at the top."""
         for summed in dict.fromkeys((self._contracted(), *sums)):
             gradient: Expr | None = Local("d_share") if summed == self._contracted() else None
@@ -175,7 +194,7 @@ class _Backward:
                 self.gradients[self._unrestricted(summed)] = gradient
 
     def _contracted(self) -> str:
-        return self.forward["total" if "total" in self.forward else "out"].inputs[0]
+        return self._contracting().inputs[0]
 
     def _unrestricted(self, name: str) -> str:
         node = self.forward[name]
@@ -194,24 +213,41 @@ class _Backward:
         return Local(name)
 
     def _propagate(self) -> None:
-        """From the weights down to the dot products, each node's gradient named d_<node>."""
+        """From the weights down to what the operands give, each node's gradient named d_<node>."""
         order = [node for node in Graph(self.nodes.values(), tuple(self.nodes)) if node.is_tile]
         for node in reversed(order):
-            if node.name not in self.gradients or node.op is Op.DOT:
+            if node.name not in self.gradients or node.op in (Op.DOT, Op.ENTRY):
+                continue
+            if node.op is Op.CHANNELS and all(not self._is_number(name) for name in node.inputs):
                 continue
             gradient = self._named(node.name)
             if node.op is Op.RESTRICT:
                 self._give(node.inputs[0], gradient)
                 continue
             for name in node.inputs:
-                if self._reads_dot(name):
-                    slope = derivative(node.value, Local(name))
-                    slope = substitute(slope, {node.value: Local(node.name)})
-                    self._give(name, times(gradient, slope))
+                if self._varies(name) and self._is_number(name):
+                    self._give(name, times(gradient, self._slope_by(node, name)))
 
-    def _reads_dot(self, name: str) -> bool:
+    def _slope_by(self, node: Node, name: str) -> Expr:
+        """d node / d input, for a number that a node of the pair reads."""
+        slope = derivative(node.value, Local(name))
+        if node.op is not Op.CHANNELS:
+            return substitute(slope, {node.value: Local(node.name)})
+        inputs = tuple(each.name for each in walk(slope) if isinstance(each, Vector | Local))
+        return Local(
+            self._add(replace(node, name=f"{node.name}_by_{name}", inputs=tuple(dict.fromkeys(inputs)), expr=slope))
+        )
+
+    def _is_number(self, name: str) -> bool:
         node = self.nodes[name]
-        return node.op is Op.DOT or any(self._reads_dot(each) for each in node.inputs if self.nodes[name].is_tile)
+        return node.is_tile or not set(node.axes) & {Axis.FEATURE, Axis.VALUE}
+
+    def _varies(self, name: str) -> bool:
+        """Whether a node depends on an operand by way of numbers that have derivatives."""
+        node = self.nodes[name]
+        if node.op in (Op.DOT, Op.CHANNELS, Op.ENTRY, Op.OPERAND):
+            return True
+        return node.is_tile and any(self._varies(each) for each in node.inputs)
 
     def _named(self, name: str) -> Expr:
         """The gradient of a node as a node of its own, unless it is short."""
@@ -230,27 +266,109 @@ class _Backward:
 
     # --- results ----------------------------------------------------------------------------------------------
 
-    def _contractions(self, share: str) -> tuple[str, ...]:
-        """dv from the shares; dq and dk from the gradients of the dot products."""
+    def _give_values(self, share: str, values: Node) -> None:
+        """The gradient of the values: the shares of a key times what arrives at its queries."""
         if self.nodes[share].op is not Op.RESTRICT and not self._vanishes(share):
             share = self._restrict(share)
-        self._add(Node(name="dv", op=Op.CONTRACT, axes=(Axis.COLUMN, Axis.VALUE), inputs=(share, "d_out")))
-        dots = [node for node in self.nodes.values() if node.op is Op.DOT and node.name in self.gradients]
-        if not dots:
-            return ("dv",)
-        (dot,) = dots  # one dot product of q and k; specs with more operands sum over them here
-        uniform, rest = self._split_uniform(self.gradients[dot.name])
-        kept = self._add(pair_number(f"d_{dot.name}", rest, self.nodes.values()))
+        self._part(values, Op.CONTRACT, (share, "d_out"))
+
+    def _give_operands(self) -> None:
+        """What a gradient of the pair means for the operands that the pair's number is made of."""
+        for node in tuple(self.nodes.values()):
+            if node.name not in self.gradients or node.op not in (Op.DOT, Op.CHANNELS, Op.ENTRY, Op.OPERAND):
+                continue
+            factor, kept = self._kept_gradient(node.name)
+            match node.op:
+                case Op.DOT:
+                    for own, other in (node.inputs, node.inputs[::-1]):
+                        self._part(self.nodes[own], Op.CONTRACT, (kept, other), factor=factor)
+                case Op.CHANNELS:
+                    for name in node.inputs:
+                        if not self._is_number(name):
+                            slope = derivative(node.value, Vector(name))
+                            read = tuple(each.name for each in walk(slope) if isinstance(each, Vector | Local))
+                            inputs = (kept, *dict.fromkeys(read))
+                            self._part(self.nodes[name], Op.SPREAD, inputs, expr=slope, factor=factor)
+                case Op.ENTRY:
+                    self._part(self.nodes[node.inputs[0]], Op.SUM, (kept,), expr=node.expr, factor=factor)
+                case _:
+                    self._part(node, Op.SUM, (kept,), factor=factor)
+
+    def _kept_gradient(self, name: str) -> tuple[str | None, str]:
+        """A gradient as factor * node: what is the same for all pairs, and what is 0 where pairs are not related."""
+        uniform, rest = self._split_uniform(self.gradients[name])
+        of_pair = f"d_{name}_pair" if self.nodes[name].op is Op.OPERAND else f"d_{name}"
+        made = [
+            node.name for node in self.nodes.values() if node.is_tile and node.op is Op.NUMBER and node.expr == rest
+        ]
+        kept = made[0] if made else self._add(pair_number(of_pair, rest, self.nodes.values()))
         if not self._product_vanishes(rest):
             kept = self._restrict(kept)
-        for name, operand, axis in (("dq", "k", Axis.ROW), ("dk", "q", Axis.COLUMN)):
-            total = Node(name=name, op=Op.CONTRACT, axes=(axis, Axis.FEATURE), inputs=(kept, operand))
-            if uniform is not None:
-                self._add(replace(total, name=f"{name}_total"))
-                self._add(number("d_dot_factor", uniform, self.nodes.values()))
-                total = replace(total, op=Op.MULTIPLY, inputs=(f"{name}_total", "d_dot_factor"))
-            self._add(total)
-        return ("dq", "dk", "dv")
+        if uniform is None:
+            return None, kept
+        factor = "d_dot_factor" if self.nodes[name].op is Op.DOT else f"d_{name}_factor"
+        if factor in self.nodes and self.nodes[factor].expr != uniform:
+            factor = f"d_{name}_factor"
+        self._add(number(factor, uniform, self.nodes.values()))
+        return factor, kept
+
+    def _part(
+        self, operand: Node, op: Op, inputs: tuple[str, ...], *, expr: Expr | None = None, factor: str | None = None
+    ) -> None:
+        """One summand of an operand's gradient, named later."""
+        known = self.parts.setdefault(operand.name, [])
+        name = f"{gradient_name(operand.name)}_part_{len(known) + 1}"
+        node = Node(name=name, op=op, axes=operand.axes, inputs=inputs, expr=expr, width=operand.width)
+        if factor is not None:
+            self._add(replace(node, name=f"{name}_total"))
+            node = replace(node, op=Op.MULTIPLY, inputs=(f"{name}_total", factor), expr=None)
+        known.append(self._add(node))
+
+    # --- numbers in the normaliser ----------------------------------------------------------------------------
+
+    def _numbers_of_norm(self) -> tuple[Node, ...]:
+        """The operands that the normaliser reads itself, such as a sink."""
+        if "norm" not in self.forward:
+            return ()
+        return tuple(self.forward[name] for name in self.forward["norm"].inputs if self.forward[name].op is Op.OPERAND)
+
+    def _give_norm(self, operands: tuple[Node, ...]) -> None:
+        """-D_i dN_i/dx / N_i for each; where N_i is lowered by the peak, so is dN_i/dx."""
+        norm = self.forward["norm"]
+        for operand in operands:
+            slope = derivative(norm.value, Local(operand.name))
+            part = f"part_of_{operand.name}"
+            ratio = Binary(BinaryOp.DIVIDE, slope, Local("norm"))
+            guarded = Select(Compare(CompareOp.EQUAL, Local("norm"), Const(0)), Const(0), ratio)
+            self.new_forward.append(number(part, guarded, self.forward))
+            self._save(part)
+            own = Negate(times(Local("delta"), Local(part)))
+            known = self.parts.setdefault(operand.name, [])
+            name = f"{gradient_name(operand.name)}_part_{len(known) + 1}"
+            known.append(self._add(number(name, own, self.nodes.values())))
+
+    def _outputs(self) -> tuple[str, ...]:
+        """The gradients, each under its name: a single part takes it, several are added up."""
+        order = [node.name for node in self.forward if node.op is Op.OPERAND and node.name in self.parts]
+        order += [name for name in self.parts if name not in order]
+        for name in order:
+            parts, gradient = self.parts[name], gradient_name(name)
+            if len(parts) == 1:
+                self._rename(parts[0], gradient)
+                continue
+            first = self.nodes[parts[0]]
+            self._add(Node(name=gradient, op=Op.ADD, axes=first.axes, inputs=tuple(parts), width=first.width))
+        return tuple(gradient_name(name) for name in order)
+
+    def _rename(self, part: str, gradient: str) -> None:
+        """A part as the whole gradient; nothing else reads parts."""
+        names = {part: gradient, f"{part}_total": f"{gradient}_total"}
+        self.nodes = {
+            names.get(name, name): replace(
+                node, name=names.get(name, name), inputs=tuple(names.get(each, each) for each in node.inputs)
+            )
+            for name, node in self.nodes.items()
+        }
 
     def _vanishes(self, name: str) -> bool:
         """Whether a share is 0 wherever the pair is unrelated: exp of an exponent that is -inf there."""
@@ -299,6 +417,11 @@ class _Backward:
     def _reads_head(self, expr: Expr) -> bool:
         inputs = [self.nodes[each.name] for each in walk(expr) if isinstance(each, Local)]
         return Name.HEAD in names_in(expr) or any(node.expr and self._reads_head(node.expr) for node in inputs)
+
+
+def gradient_name(operand: str) -> str:
+    """The name of an operand's gradient: dq, d_bias."""
+    return f"d{operand}" if len(operand) == 1 else f"d_{operand}"
 
 
 def _is_finite(expr: Expr) -> bool:

@@ -195,6 +195,8 @@ def scaled_normalizer(norm: Expr, sums: frozenset[str], peak: Expr) -> tuple[Exp
             return expr
         if not reads_sum(expr):
             constants.append(expr)
+            if isinstance(expr, Call) and expr.function == "exp":  # in one step, so that neither factor overflows
+                return Call("exp", (Binary(BinaryOp.SUBTRACT, expr.arguments[0], peak),))
             return _times(expr, Call("exp", (Negate(peak),)))
         match expr:
             case Local():

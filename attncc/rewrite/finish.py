@@ -142,14 +142,26 @@ def _raises(expr: Expr, lowered: set[str]) -> bool:
 def _is_lowered_exp(expr: Expr, lowered: set[str]) -> bool:
     match expr:
         case Call(function="exp", arguments=(argument,)):
+            if isinstance(argument, Binary) and argument.op is BinaryOp.SUBTRACT and argument.right == Local("peak"):
+                return True
             leaves = [node for node in walk(argument) if not isinstance(node, Binary | Negate)]
             return all(isinstance(leaf, Local) and leaf.name in lowered for leaf in leaves)
         case _:
             return False
 
 
+def _lowered(expr: Expr, lowered: set[str]) -> bool:
+    """Whether an exponent is one that is kept in base two."""
+    return any(isinstance(node, Local) and node.name in lowered for node in walk(expr))
+
+
 def _to_base_two(expr: Expr, lowered: set[str], rename: dict[Expr, Expr]) -> Expr:
     if isinstance(expr, Call) and _is_lowered_exp(expr, lowered):
+        match expr.arguments[0]:
+            case Binary(op=BinaryOp.SUBTRACT, left=left, right=Local(name="peak") as peak) if not _lowered(
+                left, lowered
+            ):
+                return Call("exp2", (Binary(BinaryOp.SUBTRACT, scale(left, LOG2_E), peak),))
         return Call("exp2", tuple(substitute(argument, rename) for argument in expr.arguments))
     return rebuild(expr, lambda each: _to_base_two(each, lowered, rename))
 

@@ -20,6 +20,7 @@ class Type(Enum):
     INT = auto()  # a whole number: positions and everything affine in them
     REAL = auto()  # a real number
     BOOL = auto()  # a predicate
+    VECTOR = auto()  # a number for every feature of a token or a head
 
 
 class Name(Enum):
@@ -105,11 +106,87 @@ class Symbol(Expr):
 
 
 @dataclass(frozen=True, slots=True)
-class Dot(Expr):
-    """The dot product of a row operand (at i) and a column operand (at j) over their features."""
+class Vector(Expr):
+    """The vector of a token: a row operand's at the query, a column operand's at the key."""
 
-    row: str
-    column: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token(Expr):
+    """The number that declared data hold for a token: at the query where they have an axis n, at the key for m."""
+
+    name: str
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Expr):
+    """An entry of declared data; a vector where one axis, that of the features, is left without an index."""
+
+    name: str
+    indices: tuple[Expr, ...]
+    is_vector: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Channel(Expr):
+    """The index of a feature within its vector, 0, 1, …"""
+
+
+@dataclass(frozen=True, slots=True)
+class Width(Expr):
+    """How many features a vector has."""
+
+    vector: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(Expr):
+    """The sum over the features of the product of two vectors."""
+
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Expr):
+    """The `sum` or the `largest` of the features of a vector."""
+
+    function: str
+    vector: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate(Expr):
+    """Features turned by 90 degrees, (x, y) → (-y, x): `half` pairs t with t + width/2, `pairs` 2t with 2t+1."""
+
+    layout: str
+    vector: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class MatMul(Expr):
+    """A vector times a matrix of declared data, of which the last two axes are left without an index."""
+
+    vector: Expr
+    matrix: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Let(Expr):
+    """A value that the spec gave a name; it means what the value means."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Channels(Expr):
+    """The sum over features of a formula of the vectors of a pair that is no product of the two (made by lowering)."""
+
+    body: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +351,16 @@ def type_of(expr: Expr) -> Type:
     match expr:
         case Const(value=bool()) | Compare() | And() | Or() | Not():
             return Type.BOOL
-        case Const(value=int()) | Indicator():
+        case Const(value=int()) | Indicator() | Width():
             return Type.INT
+        case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True):
+            return Type.VECTOR
+        case Token(whole=True) | Entry(whole=True):
+            return Type.INT
+        case Let(value=value):
+            return type_of(value)
+        case Binary() | Negate() | Call() | Select() if any(type_of(each) is Type.VECTOR for each in children(expr)):
+            return Type.VECTOR
         case Symbol(name=name):
             return Type.INT if name in INTEGER_NAMES else Type.REAL
         case Binary(op=BinaryOp.DIVIDE):

@@ -30,6 +30,7 @@ from attncc.spec.expr import (
     Symbol,
     Table,
     Type,
+    Vector,
     children,
     names_in,
     type_of,
@@ -353,7 +354,7 @@ class ExpressionResolver:
             self._unreadable("dot", node.span, where)
         names = [each.name if isinstance(each, tree.Reference) else None for each in node.arguments]
         if sorted(filter(None, names)) == ["k", "q"] and len(names) == 2:
-            return Dot("q", "k", span=node.span)
+            return Dot(Vector("q"), Vector("k"), span=node.span)
         for argument, name in zip(node.arguments, names, strict=True):
             if name not in ("q", "k"):
                 message = "a dot product takes `q` and `k`, but this is neither"

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from attncc.diagnostics import Source, Span
-from attncc.spec.expr import Dot, Expr, Name, dots_in, names_in
+from attncc.spec.data import Data, K, Q, V
+from attncc.spec.expr import Expr, Name, Vector, names_in
 
 
 class Align(Enum):
@@ -29,8 +30,9 @@ class Parameter:
 class Spec:
     """out_i = (sum over related j of weight_ij v_j) / normalizer_i.
 
-    `weight` may read `score` (as Symbol(Name.SCORE)) and dot products; `normalizer` is a number of the row that may
-    read rows, RowSum(w) and count; `none` is the constant 1.
+    `weight` may read `score` (as Symbol(Name.SCORE)), dot products and declared data; `normalizer` is a number of the
+    row that may read rows, RowSum(w), count and data; `none` is the constant 1. What the spec derives by `let` stands
+    in the expressions themselves, as Let nodes.
     """
 
     name: str
@@ -42,17 +44,14 @@ class Spec:
     score: Expr
     weight: Expr
     normalizer: Expr
+    value: Expr = field(default_factory=lambda: Vector("v"))  # the vector of a key that weights multiply
     align: Align = Align.END
-
-    @property
-    def dots(self) -> tuple[Dot, ...]:
-        """The distinct dot products that weights are made of, in order of appearance."""
-        return tuple(dict.fromkeys(dot for expr in (self.score, self.weight, self.normalizer) for dot in dots_in(expr)))
+    data: tuple[Data, ...] = (Q, K, V)  # what the emitted function takes, in order
 
     @property
     def names(self) -> frozenset[Name]:
         """Every symbol that the spec reads."""
-        fields = (self.pattern, self.score, self.weight, self.normalizer)
+        fields = (self.pattern, self.score, self.weight, self.normalizer, self.value)
         return frozenset(name for expr in fields for name in names_in(expr))
 
     @property

@@ -9,7 +9,7 @@ from keyword import iskeyword
 
 from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
 from attncc.spec.affine import check_affine
-from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Dot, Expr, Name, Symbol, Type, walk
+from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Dot, Expr, Name, Symbol, Type, Vector, walk
 from attncc.spec.expressions import Bindings, ExpressionResolver
 from attncc.spec.fields import FieldName
 from attncc.spec.fold import LARGEST_POSITION, NoValue, in_range
@@ -29,7 +29,7 @@ _IMPORTED = (
 )  # by emitted modules, which a file of that name would hide
 _LITERAL = re.compile(r"[+-]?(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+)?")
 
-DEFAULT_SCORE = Binary(BinaryOp.MULTIPLY, Symbol(Name.SCALE), Dot("q", "k"))
+DEFAULT_SCORE = Binary(BinaryOp.MULTIPLY, Symbol(Name.SCALE), Dot(Vector("q"), Vector("k")))
 
 
 def load(source: Source, overrides: Mapping[str, str] | None = None) -> Spec:

@@ -9,19 +9,29 @@ from attncc.spec.expr import (
     Binary,
     BinaryOp,
     Call,
+    Channel,
+    Channels,
     Compare,
     Const,
     Dot,
+    Entry,
     Expr,
     Indicator,
+    Let,
     Local,
+    MatMul,
     Negate,
     Not,
     Or,
+    Reduce,
+    Rotate,
     RowSum,
     Select,
     Symbol,
     Table,
+    Token,
+    Vector,
+    Width,
 )
 
 _TERNARY, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(10)
@@ -54,8 +64,24 @@ def _written(expr: Expr) -> tuple[int, str]:
             return _ATOM, name.value
         case Local(name=local):
             return _ATOM, local
-        case Dot(row=row, column=column):
-            return _ATOM, f"dot({row}, {column})"
+        case Vector(name=name) | Token(name=name) | Let(name=name):
+            return _ATOM, name
+        case Entry(name=name, indices=indices):
+            return _ATOM, f"{name}[{', '.join(map(text, indices))}]" if indices else name
+        case Channel():
+            return _ATOM, "channel"
+        case Width(vector=vector):
+            return _ATOM, f"width({text(vector)})"
+        case Dot(left=left, right=right):
+            return _ATOM, f"dot({text(left)}, {text(right)})"
+        case Reduce(function=function, vector=vector):
+            return _ATOM, f"{function}({text(vector)})"
+        case Rotate(layout=layout, vector=vector):
+            return _ATOM, f"rotate_{layout}({text(vector)})"
+        case MatMul(vector=vector, matrix=matrix):
+            return _PRODUCT, f"{_write(vector, _PRODUCT)} @ {_write(matrix, _UNARY)}"
+        case Channels(body=body):
+            return _ATOM, f"sum({text(body)})"
         case Negate(operand=operand):
             return _UNARY, f"-{_write(operand, _UNARY)}"
         case Binary(op=BinaryOp.POWER, left=left, right=right):

@@ -166,7 +166,7 @@ def test_sixteen_bit_is_measured_against_the_dense_formula() -> None:
 
 def test_ill_conditioned_specs_are_measured_against_the_dense_formula() -> None:
     """Row sums of signed weights may nearly vanish: float32 is then as wrong as the dense formula, and no worse."""
-    spec = make(weight=op("^", e.Dot("q", "k"), e.Const(3)))
+    spec = make(weight=op("^", e.Dot(e.Vector("q"), e.Vector("k")), e.Const(3)))
     case = replace(CASE, name="signed rows", n=200, m=60)
     verdict = compare(Fake(spec), spec, case)
     assert verdict.ok, verdict.text

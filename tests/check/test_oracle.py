@@ -19,7 +19,7 @@ from attncc.spec.model import Align, Spec
 I, J, H, N, M, SCORE, ROWS, COUNT = (  # noqa: E741
     e.Symbol(name) for name in (Name.I, Name.J, Name.HEAD, Name.QUERIES, Name.KEYS, Name.SCORE, Name.ROWS, Name.COUNT)
 )
-DOT = e.Dot("q", "k")
+DOT = e.Dot(e.Vector("q"), e.Vector("k"))
 ONE = e.Const(1)
 EXPONENTIAL = e.Call("exp", (SCORE,))
 SCALED = e.Binary(BinaryOp.MULTIPLY, DOT, e.Symbol(Name.SCALE))

@@ -35,6 +35,7 @@ from attncc.spec.expr import (
     Select,
     Symbol,
     Table,
+    Vector,
     names_in,
 )
 
@@ -375,7 +376,7 @@ REFUSED = {
     "a power": (P(Binary(BinaryOp.POWER, Const(2), (i - j).expr)) < 4, "power"),
     "a real quotient": (P(Binary(BinaryOp.DIVIDE, i.expr, Const(2))) < 4, "`//`"),
     "a real function": (call("sqrt", i) < 4, "`sqrt`"),
-    "a dot product": (P(Dot("q", "k")) > 0, "value of the data"),
+    "a dot product": (P(Dot(Vector("q"), Vector("k"))) > 0, "value of the data"),
     "the score": (P(Symbol(Name.SCORE)) > 0, "value of the data"),
     "the count": (P(Symbol(Name.COUNT)) > 0, "`count`"),
     "hidden keys": (j < P(Symbol(Name.VALID)), "`valid`"),

@@ -6,14 +6,14 @@ import pytest
 
 from attncc.diagnostics import Source
 from attncc.rewrite.algebra import derivative
-from attncc.spec.expr import Call, Const, Dot, Expr, rebuild
+from attncc.spec.expr import Call, Const, Dot, Expr, Vector, rebuild
 from attncc.spec.fold import call, fold
 from attncc.spec.functions import FUNCTIONS
 from attncc.spec.resolve import load
 
 UNARY = [name for name, function in FUNCTIONS.items() if function.arity == 1]
 POINTS = (0.3, 0.9, 1.7)
-X = Dot("q", "k")
+X = Dot(Vector("q"), Vector("k"))
 
 
 def said(text: str, x: float) -> float:

@@ -8,6 +8,7 @@ from attncc.diagnostics import Source
 from attncc.graph.build import build
 from attncc.graph.ir import Graph, describe
 from attncc.graph.ops import Op
+from attncc.graph.tokens import split
 from attncc.rewrite.engine import rewrite
 from attncc.rewrite.laws import LAWS
 from attncc.spec.resolve import load
@@ -15,7 +16,7 @@ from attncc.spec.resolve import load
 
 def rewritten(body: str) -> tuple[Graph, list[str]]:
     """The graph of an attention with such a body after all laws, and the laws that fired."""
-    graph, steps = rewrite(build(load(Source("law.attn", f"attention law {{ {body} }}"))), LAWS)
+    graph, steps = rewrite(build(split(load(Source("law.attn", f"attention law {{ {body} }}")))), LAWS)
     return graph, [step.law for step in steps]
 
 

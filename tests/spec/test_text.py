@@ -13,7 +13,7 @@ from attncc.spec.text import text
 
 _NAMES = (e.Name.I, e.Name.J, e.Name.HEAD, e.Name.QUERIES, e.Name.KEYS, e.Name.COUNT, e.Name.SCALE, e.Name.SCORE)
 _SYMBOLS = st.sampled_from(_NAMES).map(e.Symbol)
-_DOT = st.just(e.Dot("q", "k"))
+_DOT = st.just(e.Dot(e.Vector("q"), e.Vector("k")))
 _NUMBERS = st.one_of(
     st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from((-1, -0.0, 2, 0.5))
 )

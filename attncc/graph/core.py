@@ -1,0 +1,93 @@
+"""The core of an attention: what kernels read, and how it is derived from what the caller gives, token by token.
+
+A kernel reads six kinds of tensors and knows nothing of where they come from. Whatever a spec derives from one token
+alone (a normalised key, a bias looked up at a position, a learned vector times a query) or from a distance alone (a
+bucketed relative bias) is computed outside, once a token or distance instead of once a pair, by plain operations that
+autograd differentiates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from attncc.spec.expr import Expr
+
+
+class Kind(Enum):
+    """What an operand holds; the value says it in words."""
+
+    ROW_VECTOR = "a vector a query"  # [batch, heads, n, width]
+    COLUMN_VECTOR = "a vector a key"  # [batch, kv heads, m, width]
+    ROW_NUMBER = "a number a query"  # [batch, heads, n]
+    COLUMN_NUMBER = "a number a key"  # [batch, kv heads, m]
+    OFFSET_NUMBER = "a number a distance"  # [batch or 1, heads, n + m], at r - c + m - 1 for row r and key c
+    TABLE = "a table"  # declared data as they are, looked up pair by pair
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it is made of vectors."""
+        return self in (Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that kernels read.
+
+    Attributes:
+        width: for vectors a name of their width; vectors that meet in a product share it. `e` is that of the values.
+        value: how it is derived from declared data; None for declared data as the caller gives them.
+        source: the declared data that it is, where it is not derived.
+    """
+
+    name: str
+    kind: Kind
+    width: str | None = None
+    value: Expr | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """out_i = (sum over related j of weight_ij values_j) / normalizer_i, in operands.
+
+    In the expressions, Dot is of two Vectors (a row operand and a column operand), Channels holds Vectors of both
+    sides, Local names an operand of numbers, and Entry looks a table up.
+
+    Attributes:
+        operands: in the order in which kernels' host code passes them: row vectors, column vectors (the values last),
+            numbers, tables.
+        values: the column vectors that weights multiply.
+        rows: a row vector; its shape tells batch, heads and n even where no weight reads it.
+        spread_heads: whether query heads of one key head differ in their column operands.
+    """
+
+    operands: tuple[Operand, ...]
+    values: str
+    rows: str
+    pattern: Expr
+    score: Expr
+    weight: Expr
+    normalizer: Expr
+    spread_heads: bool
+
+    def __getitem__(self, name: str) -> Operand:
+        return next(each for each in self.operands if each.name == name)
+
+    def of_kind(self, *kinds: Kind) -> tuple[Operand, ...]:
+        """The operands of some kinds, in order."""
+        return tuple(each for each in self.operands if each.kind in kinds)
+
+    @property
+    def derived(self) -> tuple[Operand, ...]:
+        """The operands that are computed from the caller's, in order."""
+        return tuple(each for each in self.operands if each.value is not None)
+
+
+# Names of the graph's own quantities, and of what generated code holds beside them: operands get others.
+TAKEN_NAMES = frozenset(
+    "score weight kept norm rows count share out total peak lse related delta inverse sign slope exponent i j row "
+    "column head heads kv_heads n m d e batch entry entries shape slab chunk chunks work call numbers visible channel "
+    "dtype device wide lanes first last low high start starts lengths offset offsets residual scale grid torch "
+    "triton tl functools math".split()
+)

@@ -1,0 +1,344 @@
+"""Spec → core: what one token or one distance determines alone is taken out of the pair.
+
+The law behind it: sum_j f(g(k_j), …) computes g(k_j) for every query although it is the same for all of them. So the
+largest parts that depend on data of one side only become operands, and what stays is what truly differs from pair to
+pair: products of a row vector and a column vector, and formulas that are summed channel by channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from attncc.graph.core import TAKEN_NAMES, Core, Kind, Operand
+from attncc.graph.sides import Side, join, reads_data, side_of
+from attncc.spec.expr import (
+    Binary,
+    BinaryOp,
+    Call,
+    Channels,
+    Const,
+    Dot,
+    Entry,
+    Expr,
+    Let,
+    Local,
+    MatMul,
+    Name,
+    Negate,
+    Reduce,
+    Rotate,
+    RowSum,
+    Token,
+    Type,
+    Vector,
+    names_in,
+    rebuild,
+    type_of,
+    walk,
+)
+from attncc.spec.model import Spec
+
+_MOST_PRODUCTS = 6  # dot products that one may split into
+
+
+class Mixed(Exception):
+    """A vector that depends on both tokens where one of a single token is needed; `term` is that vector."""
+
+    def __init__(self, term: Expr, reason: str) -> None:
+        super().__init__(reason)
+        self.term = term
+        self.reason = reason
+
+
+def split(spec: Spec) -> Core:
+    """The core of a spec.
+
+    Raises:
+        Mixed: a vector of a pair is rotated, multiplied by a matrix, or reduced by something else than a sum.
+    """
+    return _Splitter(spec).run()
+
+
+_NUMBERS = {Side.NONE: Kind.ROW_NUMBER, Side.ROW: Kind.ROW_NUMBER, Side.COLUMN: Kind.COLUMN_NUMBER}
+_SUFFIX = {
+    Kind.ROW_VECTOR: "of_row",
+    Kind.COLUMN_VECTOR: "of_key",
+    Kind.ROW_NUMBER: "of_row",
+    Kind.COLUMN_NUMBER: "of_key",
+    Kind.OFFSET_NUMBER: "by_offset",
+}
+
+
+class _Splitter:
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.data = {each.name: each for each in spec.data}
+        self.operands: dict[str, Operand] = {}
+        self._known: dict[tuple[Expr, Kind], str] = {}
+        self._width: dict[str, str] = {}  # of a vector operand: one that it meets in a product
+
+    def run(self) -> Core:
+        spec = self.spec
+        values = self._vector(spec.value, Kind.COLUMN_VECTOR)
+        score, weight = self._number(spec.score), self._number(spec.weight)
+        normalizer = self._number(spec.normalizer)
+        rows = next((each.name for each in self.operands.values() if each.kind is Kind.ROW_VECTOR), None)
+        if rows is None:
+            carrier = next(each for each in spec.data if each.is_row and each.is_vector)
+            rows = self._vector(Vector(carrier.name), Kind.ROW_VECTOR)
+        spread = any(
+            each.value is not None
+            and each.kind in (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
+            and Name.HEAD in names_in(each.value)
+            for each in self.operands.values()
+        )
+        return Core(
+            operands=tuple(sorted(self._finished(values), key=lambda each: self._order(each, values))),
+            values=values,
+            rows=rows,
+            pattern=spec.pattern,
+            score=score,
+            weight=weight,
+            normalizer=normalizer,
+            spread_heads=spread,
+        )
+
+    def _order(self, operand: Operand, values: str) -> tuple[int, int]:
+        given = [each.name for each in self.spec.data]
+        source = operand.source or operand.name
+        place = given.index(source) if source in given else len(given)
+        return list(Kind).index(operand.kind) * 2 + (operand.name == values), place
+
+    def _finished(self, values: str) -> Iterator[Operand]:
+        """The operands with names for their widths: `d` for the first product, `e` for the values."""
+        names: dict[str, str] = {self._root(values): "e"}
+        for operand in self.operands.values():
+            width = None
+            if operand.kind.is_vector:
+                root = self._root(operand.name)
+                count = len(names)
+                width = names.setdefault(root, "d" if count == 1 else f"d_{count}")
+            yield Operand(operand.name, operand.kind, width, operand.value, operand.source)
+
+    def _root(self, name: str) -> str:
+        while (parent := self._width.get(name, name)) != name:
+            name = parent
+        return name
+
+    # --- numbers ----------------------------------------------------------------------------------------------
+
+    def _number(self, expr: Expr) -> Expr:
+        """A number of the pair or row in operands."""
+        side = side_of(expr, self.data)
+        if side is not Side.PAIR and reads_data(expr) and type_of(expr) is not Type.BOOL:
+            if not _raises(expr):
+                return self._taken_out(expr, side)
+        match expr:
+            case Let(value=value):
+                return self._number(value)
+            case RowSum(weight=weight):
+                return RowSum(self._number(weight), span=expr.span)
+            case Dot(left=left, right=right):
+                return self._product(expr, left, right)
+            case Reduce(function="sum", vector=vector):
+                return self._product(expr, vector, None)
+            case Reduce(function=function, vector=vector):
+                reason = f"`{function}` of a vector that depends on both tokens has to be a sum"
+                raise Mixed(vector if vector.span else expr, reason)
+            case Entry(name=name, indices=indices):
+                self._add(Operand(name, Kind.TABLE, source=name))
+                return Entry(name, tuple(self._number(each) for each in indices), whole=expr.whole, span=expr.span)
+            case _:
+                return rebuild(expr, self._number)
+
+    def _taken_out(self, expr: Expr, side: Side) -> Expr:
+        kind = Kind.OFFSET_NUMBER if side is Side.OFFSET else _NUMBERS[side]
+        inner, hint = _named(expr)
+        if isinstance(inner, Token):
+            return Local(self._direct(inner.name, kind), span=expr.span)
+        base = hint or next((node.name for node in walk(inner) if isinstance(node, Entry | Token)), None) or "number"
+        return Local(self._derived(inner, kind, base), span=expr.span)
+
+    # --- products of vectors ----------------------------------------------------------------------------------
+
+    def _product(self, expr: Expr, left: Expr, right: Expr | None) -> Expr:
+        """A sum over features: as products of a row vector and a column vector where the formula is one."""
+        terms = list(_terms(left, right))
+        if len(terms) <= _MOST_PRODUCTS and all(self._is_separable(factors) for _, factors in terms):
+            total: Expr | None = None
+            for sign, factors in terms:
+                part = self._separated(factors)
+                if total is None:
+                    total = part if sign > 0 else Negate(part)
+                else:
+                    total = Binary(BinaryOp.ADD if sign > 0 else BinaryOp.SUBTRACT, total, part)
+            assert total is not None
+            return total
+        body = left if right is None else Binary(BinaryOp.MULTIPLY, left, right)
+        met: list[str] = []
+        inner = self._channel(body, met)
+        for name in met[1:]:
+            self._meet(met[0], name)
+        return Channels(inner, span=expr.span)
+
+    def _is_separable(self, factors: tuple[Expr, ...]) -> bool:
+        sides = [side_of(each, self.data) for each in factors]
+        return all(side in (Side.NONE, Side.ROW, Side.COLUMN) for side in sides)
+
+    def _separated(self, factors: tuple[Expr, ...]) -> Expr:
+        rows = [each for each in factors if side_of(each, self.data) is not Side.COLUMN]
+        columns = [each for each in factors if side_of(each, self.data) is Side.COLUMN]
+        vectors = [any(type_of(each) is Type.VECTOR for each in part) for part in (rows, columns)]
+        one_sided = not columns or all(side_of(each, self.data) is Side.NONE for each in rows)
+        if one_sided:
+            vector = _multiplied([*rows, *columns])
+            side = Side.COLUMN if columns else _joined([side_of(each, self.data) for each in rows])
+            return self._taken_out(Reduce("sum", vector), side)
+        if not all(vectors):  # a number of one token times the features of the other
+            numbers, features = (rows, columns) if vectors[1] else (columns, rows)
+            return Binary(
+                BinaryOp.MULTIPLY,
+                self._number(_multiplied(numbers)),
+                self._number(Reduce("sum", _multiplied(features))),
+            )
+        row = self._vector(_multiplied(rows), Kind.ROW_VECTOR)
+        column = self._vector(_multiplied(columns), Kind.COLUMN_VECTOR)
+        self._meet(row, column)
+        return Dot(Vector(row), Vector(column))
+
+    def _channel(self, expr: Expr, met: list[str]) -> Expr:
+        """A formula of features in operands; `met` collects the vectors."""
+        side = side_of(expr, self.data)
+        if side in (Side.ROW, Side.COLUMN, Side.NONE) and reads_data(expr):
+            if type_of(expr) is Type.VECTOR:
+                kind = Kind.COLUMN_VECTOR if side is Side.COLUMN else Kind.ROW_VECTOR
+                name = self._vector(expr, kind)
+                met.append(name)
+                return Vector(name, span=expr.span)
+            return self._number(expr)
+        if type_of(expr) is not Type.VECTOR and reads_data(expr):
+            return self._number(expr)
+        match expr:
+            case Let(value=value):
+                return self._channel(value, met)
+            case Rotate() | MatMul() | Entry(is_vector=True):
+                raise Mixed(expr, "it would have to be computed for every pair of tokens")
+            case _:
+                return rebuild(expr, lambda each: self._channel(each, met))
+
+    # --- operands ---------------------------------------------------------------------------------------------
+
+    def _vector(self, expr: Expr, kind: Kind) -> str:
+        inner, hint = _named(expr)
+        if isinstance(inner, Vector) and (self.data[inner.name].is_row) == (kind is Kind.ROW_VECTOR):
+            return self._direct(inner.name, kind)
+        base = hint or next((node.name for node in walk(inner) if isinstance(node, Let)), None)
+        base = base or next((node.name for node in walk(inner) if isinstance(node, Vector | Entry)), "vector")
+        return self._derived(inner, kind, base)
+
+    def _direct(self, name: str, kind: Kind) -> str:
+        known = self._known.get((Vector(name), kind))
+        if known is not None:
+            return known
+        own = self._free(name, kind)
+        self._known[Vector(name), kind] = own
+        self._add(Operand(own, kind, source=name))
+        return own
+
+    def _derived(self, expr: Expr, kind: Kind, base: str) -> str:
+        known = self._known.get((expr, kind))
+        if known is None:
+            known = self._known[expr, kind] = self._free(f"{base}_{_SUFFIX[kind]}", kind)
+            self._add(Operand(known, kind, value=expr))
+        return known
+
+    def _free(self, name: str, kind: Kind) -> str:
+        if name in self.operands or name in TAKEN_NAMES:
+            name = f"{name}_{_SUFFIX[kind]}"
+        at, candidate = 1, name
+        while candidate in self.operands or (candidate in self.data and candidate != name):
+            at += 1
+            candidate = f"{name}_{at}"
+        return candidate
+
+    def _add(self, operand: Operand) -> None:
+        self.operands.setdefault(operand.name, operand)
+
+    def _meet(self, one: str, other: str) -> None:
+        """Two vectors that are multiplied have one width."""
+        first, second = self._root(one), self._root(other)
+        if first != second:
+            self._width[second] = first
+
+
+def _named(expr: Expr) -> tuple[Expr, str | None]:
+    """The value inside Let nodes, and the outermost name."""
+    hint = None
+    while isinstance(expr, Let):
+        hint = hint or expr.name
+        expr = expr.value
+    return expr, hint
+
+
+def _raises(expr: Expr) -> bool:
+    """Whether a number grows like exp: inside a weight it has to stay where a running maximum can lower it."""
+    match expr:
+        case Call(function="exp" | "exp2"):
+            return True
+        case Binary(op=BinaryOp.POWER, right=right) if not isinstance(right, Const):
+            return True
+        case Dot() | Reduce() | Entry():
+            return False
+        case Let(value=value):
+            return _raises(value)
+        case Binary(left=left, right=right):
+            return _raises(left) or _raises(right)
+        case Negate(operand=operand):
+            return _raises(operand)
+        case Call(arguments=arguments):
+            return any(_raises(each) for each in arguments)
+        case _:
+            return False
+
+
+def _joined(sides: list[Side]) -> Side:
+    total = Side.NONE
+    for side in sides:
+        total = join(total, side)
+    return total
+
+
+def _multiplied(factors: list[Expr]) -> Expr:
+    total = factors[0]
+    for factor in factors[1:]:
+        total = Binary(BinaryOp.MULTIPLY, total, factor)
+    return total
+
+
+def _terms(left: Expr, right: Expr | None) -> Iterator[tuple[int, tuple[Expr, ...]]]:
+    """The sum over features of left * right as signed products of factors, sums of vectors multiplied out."""
+    parts = _summands(left, 1)
+    others = [(1, ())] if right is None else _summands(right, 1)
+    for (sign, factors), (other_sign, other_factors) in product(parts, others):
+        yield sign * other_sign, (*factors, *other_factors)
+
+
+def _summands(expr: Expr, sign: int) -> list[tuple[int, tuple[Expr, ...]]]:
+    match expr:
+        case Let(value=value) if isinstance(value, Binary | Negate | Let):
+            split_value = _summands(value, sign)
+            return split_value if len(split_value) > 1 else [(sign, (expr,))]
+        case Negate(operand=operand):
+            return _summands(operand, -sign)
+        case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT as op, left=left, right=right) if (
+            type_of(left) is Type.VECTOR is type_of(right)
+        ):
+            return _summands(left, sign) + _summands(right, sign if op is BinaryOp.ADD else -sign)
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
+            return [
+                (one * other * sign, (*factors, *other_factors))
+                for (one, factors), (other, other_factors) in product(_summands(left, 1), _summands(right, 1))
+            ]
+        case _:
+            return [(sign, (expr,))]

@@ -1,0 +1,70 @@
+"""What a spec declares beside q, k and v: learned parameters and further inputs, with their axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from attncc.diagnostics import Span
+
+
+class Role(Enum):
+    """Who provides the numbers; the value is how a spec says it."""
+
+    INPUT = "input"  # the caller, anew in each call
+    PARAMETER = "param"  # the module learns it; the functional form takes it as an argument
+
+
+class Size(Enum):
+    """An axis whose length the call decides; the value is its letter."""
+
+    BATCH = "B"
+    HEADS = "H"  # query heads; for data of keys, key heads too
+    QUERIES = "n"
+    KEYS = "m"
+    WIDTH = "d"
+    VALUE_WIDTH = "e"
+
+
+Axis = Size | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """A tensor that the emitted function takes.
+
+    Data with an axis n hold something for each query row, data with an axis m for each key, and others are tables.
+    q is [B, H, n, d], k [B, H, m, d], v [B, H, m, e].
+    """
+
+    name: str
+    role: Role
+    axes: tuple[Axis, ...]
+    whole: bool = False  # integers
+    initial: float | None = None  # of a parameter; None draws from a normal distribution
+    span: Span | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_row(self) -> bool:
+        """Whether it holds something for each query row."""
+        return Size.QUERIES in self.axes
+
+    @property
+    def is_column(self) -> bool:
+        """Whether it holds something for each key."""
+        return Size.KEYS in self.axes
+
+    @property
+    def is_token(self) -> bool:
+        """Whether it holds something for each row or each key."""
+        return self.is_row or self.is_column
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it holds a vector for each row or key; else a number."""
+        return self.is_token and self.axes[-1] not in (Size.QUERIES, Size.KEYS)
+
+
+Q = Data(name="q", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.QUERIES, Size.WIDTH))
+K = Data(name="k", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.KEYS, Size.WIDTH))
+V = Data(name="v", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.KEYS, Size.VALUE_WIDTH))
