@@ -8,7 +8,8 @@ import unicodedata
 from attncc.diagnostics import Diagnostic, Label, Source, Span
 
 # Outside comments. A point belongs to a number, so a digit follows it.
-_FOREIGN = re.compile(r"[^A-Za-z0-9_ \t\f()\[\]{}=,:;?|&!<>+\-*/%^.]|\.(?!\d)")
+_FOREIGN = re.compile(r"[^A-Za-z0-9_ \t\f()\[\]{}=,:;?|&!<>+\-*/%^.@]|\.(?!\d)")
+_ALLOWED = re.compile(r'(?<!\.)\.\.(?!\.)|(?<=\buse )"[^"]*"')  # ranges, and the paths of files
 # Anywhere, comments included, which generated files repeat: control characters, lone surrogates, and marks that
 # break lines or turn the direction of what follows.
 _HARMFUL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -36,7 +37,6 @@ _SPELLINGS = {
     "√": "sqrt(…)",
     "²": "^2",
     "³": "^3",
-    "@": "dot(q, k)",
     "∞": "a large number",
 }
 
@@ -47,7 +47,8 @@ def check_characters(source: Source, most: int) -> tuple[str, list[Diagnostic]]:
     found: list[Diagnostic] = []
     for number, line in enumerate(lines, start=1):
         code, mark, comment = line.partition("#")
-        bad = [match.start() for match in _FOREIGN.finditer(code)]
+        plain = _ALLOWED.sub(lambda match: " " * len(match[0]), code)
+        bad = [match.start() for match in _FOREIGN.finditer(plain)]
         bad += [len(code) + 1 + match.start() for match in _HARMFUL.finditer(comment)]
         if not bad:
             continue
@@ -98,7 +99,7 @@ def _help(character: str) -> tuple[str, ...]:
         spelling = _SPELLINGS[character]
         return (f"write `{spelling}`" if spelling != "a large number" else f"write {spelling}",)
     if character in "\"'`“”‘’":
-        return ("leave quotes out: the language has no strings",)
+        return ("leave quotes out: only `use \"file.attn\"` has them",)
     if character == "\\":
         return ("leave it out: a line that ends with an operator goes on in the next one",)
     if not character.isprintable():

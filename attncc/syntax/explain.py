@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.syntax.lexeme import Lexeme
 
-_KEYWORDS = {"ATTENTION", "PATTERN", "SIMILARITY", "FUNCTION", "REQUIRE"}
-_DEFINITIONS = ("attention", "pattern", "similarity", "function")
+_KEYWORDS = {
+    "ATTENTION", "PATTERN", "SIMILARITY", "FUNCTION", "REQUIRE", "PARAM", "INPUT", "LET", "BRANCH", "USE", "EXISTS", "IN",
+    "BY_HEAD",
+}  # fmt: skip
+_DEFINITIONS = ("attention", "pattern", "similarity", "function", "use")
+_STATEMENTS = ("require", "param", "input", "let", "branch")
 _FIELD_NAMES = {"NAME", "PATTERN", "SIMILARITY"}
-_LATER = {"let", "param", "input", "branch", "combine", "layer"}
+_LATER = {"layer"}
 _FOREIGN = {
     "**": ("`**` is not an operator here", "write `^` for powers"),
     "&&": ("`&&` is not an operator here", "write `&`"),
@@ -21,8 +25,7 @@ _FOREIGN = {
     "not": ("`not` is not an operator here", "write `!`"),
     "if": ("`if` is not an operator here", "write `condition ? then : otherwise`"),
     "else": ("`else` is not an operator here", "write `condition ? then : otherwise`"),
-    "in": ("`in` is not an operator here", "write one comparison for each value, joined with `|`"),
-    "lambda": ("`lambda` is not an operator here", "define a word: `function name(x) = …`"),
+    "lambda": ("`lambda` is not an operator here", "write `x -> …`"),
 }
 _TOKEN_NAMES = {
     "_END": "the end of the line",
@@ -32,7 +35,10 @@ _TOKEN_NAMES = {
     "COMPARE": "a comparison",
     "PLUS": "`+`",
     "MINUS": "`-`",
-    "MULTIPLY": "`*`, `/`, `//` or `%`",
+    "MULTIPLY": "`*`, `/`, `//`, `%` or `@`",
+    "ARROW": "`->`",
+    "RANGE": "`..`",
+    "STRING": "a path in quotes",
     "POWER": "`^`",
     "LPAR": "`(`",
     "RPAR": "`)`",
@@ -48,9 +54,9 @@ _TOKEN_NAMES = {
     "AMPERSAND": "`&`",
     "BANG": "`!`",
 }
-_OPERATORS = {"COMPARE", "PLUS", "MINUS", "MULTIPLY", "POWER", "QMARK", "VBAR", "AMPERSAND"}
+_OPERATORS = {"COMPARE", "PLUS", "MINUS", "MULTIPLY", "POWER", "QMARK", "VBAR", "AMPERSAND", "IN", "RANGE"}
 _CANNOT_END = {*_OPERATORS, "COLON", "EQUAL", "BANG", "COMMA"}
-_EXPRESSION_STARTS = {"NUMBER", "NAME", "LPAR", "LSQB", "MINUS", "BANG"}
+_EXPRESSION_STARTS = {"NUMBER", "NAME", "LPAR", "LSQB", "MINUS", "BANG", "BY_HEAD", "EXISTS"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +211,9 @@ def _field(mistake: Mistake) -> Diagnostic | None:
         text = "expected a field, such as `pattern = …`, or `require`"
         return _error(f"`{first.text}` begins no statement of this version", first.span, text)
     helps = (f"write `{first.text} = …`",)
-    if difflib.get_close_matches(first.text, ["require"], n=1, cutoff=0.7):
-        helps = ("write `require …`",)
+    close = difflib.get_close_matches(first.text, _STATEMENTS, n=1, cutoff=0.7)
+    if close and found.kind == "NAME":
+        helps = (f"write `{close[0]} …`",)
     here = "the line ends" if found.kind == "_END" else f"`{found.text}`"
     text = f"expected `=` after `{first.text}`"
     return _error(f"a field is written `name = value`, but {here} follows the name", found.span, text, helps=helps)

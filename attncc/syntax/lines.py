@@ -13,7 +13,7 @@ from lark.lark import PostLex
 
 _OPEN = {"LPAR", "LSQB"}
 _CLOSE = {"RPAR", "RSQB"}
-_CANNOT_BEGIN = {"VBAR", "COMPARE", "MULTIPLY", "POWER", "QMARK", "COLON", "EQUAL", "COMMA", "AMPERSAND"}
+_CANNOT_BEGIN = {"VBAR", "COMPARE", "MULTIPLY", "POWER", "QMARK", "COLON", "EQUAL", "COMMA", "AMPERSAND", "IN", "RANGE"}
 _CANNOT_END = {
     "VBAR",
     "COMPARE",
@@ -27,6 +27,9 @@ _CANNOT_END = {
     "PLUS",
     "MINUS",
     "BANG",
+    "IN",
+    "RANGE",
+    "ARROW",
 }
 
 

@@ -144,7 +144,7 @@ class _Attempt:
         body = self._bodies[self._start]
         if self.lexemes[at].kind == "ATTENTION" or (body is None and self.lexemes[self._start].kind == "ATTENTION"):
             return None
-        if body is None and self.lexemes[self._start].kind not in ("PATTERN", "FUNCTION"):
+        if body is None and self.lexemes[self._start].kind not in ("PATTERN", "FUNCTION", "USE"):
             return None
         for index in range(at, len(self.tokens)):
             same = self._bodies[index] == body
@@ -295,7 +295,46 @@ class _Builder(Transformer[Token, Any]):
         return tree.Unary("-", parts[-1], span=self._span(meta))
 
     def index(self, meta: Meta, parts: list[Any]) -> tree.Index:
-        return tree.Index(parts[0], parts[1], span=self._span(meta))
+        return tree.Index(parts[0], tuple(parts[1:]), span=self._span(meta))
+
+    def by_head(self, meta: Meta, parts: list[Any]) -> tree.ByHead:
+        return tree.ByHead(parts[1], span=self._span(meta))
+
+    def range(self, meta: Meta, parts: list[Any]) -> tree.Range:
+        return tree.Range(parts[0], parts[2], span=self._span(meta))
+
+    def membership(self, meta: Meta, parts: list[Any]) -> tree.Membership:
+        return tree.Membership(parts[0], parts[2], span=self._span(meta))
+
+    def quantified(self, meta: Meta, parts: list[Any]) -> tree.Quantified:
+        return tree.Quantified(self._identifier(parts[1]), parts[3], parts[4], span=self._span(meta))
+
+    def lambda_(self, meta: Meta, parts: list[Any]) -> tree.Lambda:
+        return tree.Lambda(self._identifier(parts[0]), parts[1], span=self._span(meta))
+
+    def declaration(self, meta: Meta, parts: list[Any]) -> tree.Declaration:
+        return tree.Declaration(str(parts[0]), tuple(parts[1:]), span=self._span(meta))
+
+    def datum(self, meta: Meta, parts: list[Any]) -> tree.Datum:
+        axes = next((part.items for part in parts[1:] if isinstance(part, _Axes)), None)
+        type_ = next((part.value for part in parts[1:] if isinstance(part, _Type)), None)
+        initial = next((part for part in parts[1:] if not isinstance(part, _Type | _Axes)), None)
+        return tree.Datum(self._identifier(parts[0]), axes, type_, initial, span=self._span(meta))
+
+    def axes(self, _meta: Meta, parts: list[Any]) -> _Axes:
+        return _Axes(tuple(parts))
+
+    def let(self, meta: Meta, parts: list[Any]) -> tree.LetStatement:
+        return tree.LetStatement(self._identifier(parts[1]), parts[2], span=self._span(meta))
+
+    def branch(self, meta: Meta, parts: list[Any]) -> tree.Branch:
+        name, _, statements = self._headed(parts)
+        return tree.Branch(name, statements, span=self._span(meta))
+
+    def use(self, meta: Meta, parts: list[Any]) -> tree.Use:
+        token = parts[1]
+        path = tree.Identifier(str(token)[1:-1], span=_token_span(self.source, token))
+        return tree.Use(path, span=self._span(meta))
 
     def number(self, meta: Meta, parts: list[Token]) -> tree.Number:
         text = str(parts[0])
@@ -325,6 +364,13 @@ class _Parameters:
     """Marks a parameter list among the parts of a definition."""
 
     def __init__(self, items: tuple[tree.Parameter, ...]) -> None:
+        self.items = items
+
+
+class _Axes:
+    """Marks the axes of declared data among the parts of a declaration."""
+
+    def __init__(self, items: tuple[tree.Tree, ...]) -> None:
         self.items = items
 
 

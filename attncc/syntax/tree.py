@@ -109,13 +109,72 @@ class Bracket(Node):
 
 @dataclass(frozen=True, slots=True)
 class Index(Node):
-    """`[a, b, …][index]`"""
+    """`values[a, b]`: an entry of declared data, or with one index of a list of constants."""
 
-    values: Bracket
-    index: Tree
+    values: Tree
+    indices: tuple[Tree, ...]
 
 
-Tree = Number | Reference | Call | Unary | Binary | Comparison | Logical | Conditional | Group | Bracket | Index
+@dataclass(frozen=True, slots=True)
+class ByHead(Node):
+    """`by_head [a, b, …]`: item h modulo their number."""
+
+    items: Bracket
+
+
+@dataclass(frozen=True, slots=True)
+class Range(Node):
+    """`first..last`, both ends included."""
+
+    first: Tree
+    last: Tree
+
+
+Choices = Bracket | Range
+
+
+@dataclass(frozen=True, slots=True)
+class Membership(Node):
+    """`x in [a, b]` or `x in a..b`"""
+
+    operand: Tree
+    choices: Choices
+
+
+@dataclass(frozen=True, slots=True)
+class Quantified(Node):
+    """`exists t in a..b : p`"""
+
+    variable: Identifier
+    choices: Choices
+    body: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Lambda(Node):
+    """`x -> body`, only as an argument."""
+
+    parameter: Identifier
+    body: Tree
+
+
+Tree = (
+    Number
+    | Reference
+    | Call
+    | Unary
+    | Binary
+    | Comparison
+    | Logical
+    | Conditional
+    | Group
+    | Bracket
+    | Index
+    | ByHead
+    | Membership
+    | Quantified
+    | Lambda
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +202,46 @@ class Require(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Datum(Node):
+    """`name[axes]: type = initial`; axes, type and initial value may be absent."""
+
+    name: Identifier
+    axes: tuple[Tree, ...] | None
+    type: Identifier | None
+    initial: Tree | None
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration(Node):
+    """`param a[…], b[…]` or `input a[…]`."""
+
+    kind: str
+    data: tuple[Datum, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LetStatement(Node):
+    """`let name = value`"""
+
+    name: Identifier
+    value: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Branch(Node):
+    """`branch name { … }`"""
+
+    name: Identifier
+    statements: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Attention(Node):
     """`attention name(parameters) { … }`"""
 
     name: Identifier
     parameters: tuple[Parameter, ...]
-    statements: tuple[Field | Require, ...]
+    statements: tuple[Statement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +260,18 @@ class SimilarityWord(Node):
 
     name: Identifier
     parameters: tuple[Parameter, ...]
-    statements: tuple[Field | Require, ...]
+    statements: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Use(Node):
+    """`use "other.attn"`: the words of another file."""
+
+    path: Identifier
+
+
+Statement = Field | Require | Declaration | LetStatement | Branch | Word | SimilarityWord
+Definition = Attention | Word | SimilarityWord | Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,4 +279,4 @@ class File:
     """A parsed source and its definitions, in order."""
 
     source: Source = field(repr=False)
-    definitions: tuple[Attention | Word | SimilarityWord, ...]
+    definitions: tuple[Definition, ...]
