@@ -7,11 +7,10 @@ pair: products of a row vector and a column vector, and formulas that are summed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 
 from attncc.graph.core import TAKEN_NAMES, Core, Kind, Operand
-from attncc.graph.sides import Side, join, reads_data, side_of
 from attncc.spec.expr import (
     Binary,
     BinaryOp,
@@ -38,6 +37,7 @@ from attncc.spec.expr import (
     walk,
 )
 from attncc.spec.model import Spec
+from attncc.spec.sides import Side, join, reads_data, side_of
 
 _MOST_PRODUCTS = 6  # dot products that one may split into
 
@@ -81,8 +81,9 @@ class _Splitter:
     def run(self) -> Core:
         spec = self.spec
         values = self._vector(spec.value, Kind.COLUMN_VECTOR)
-        score, weight = self._number(spec.score), self._number(spec.weight)
-        normalizer = self._number(spec.normalizer)
+        is_read = any(Name.SCORE in names_in(expr) for expr in (spec.weight, spec.normalizer))
+        score = self._number(spec.score) if is_read else Const(1)
+        weight, normalizer = self._number(spec.weight), self._number(spec.normalizer)
         rows = next((each.name for each in self.operands.values() if each.kind is Kind.ROW_VECTOR), None)
         if rows is None:
             carrier = next(each for each in spec.data if each.is_row and each.is_vector)
@@ -164,7 +165,7 @@ class _Splitter:
 
     def _product(self, expr: Expr, left: Expr, right: Expr | None) -> Expr:
         """A sum over features: as products of a row vector and a column vector where the formula is one."""
-        terms = list(_terms(left, right))
+        terms = list(_terms(left, right, lambda each: side_of(each, self.data) is Side.PAIR))
         if len(terms) <= _MOST_PRODUCTS and all(self._is_separable(factors) for _, factors in terms):
             total: Expr | None = None
             for sign, factors in terms:
@@ -316,29 +317,36 @@ def _multiplied(factors: list[Expr]) -> Expr:
     return total
 
 
-def _terms(left: Expr, right: Expr | None) -> Iterator[tuple[int, tuple[Expr, ...]]]:
-    """The sum over features of left * right as signed products of factors, sums of vectors multiplied out."""
-    parts = _summands(left, 1)
-    others = [(1, ())] if right is None else _summands(right, 1)
+_Signed = tuple[int, tuple[Expr, ...]]
+
+
+def _terms(left: Expr, right: Expr | None, is_mixed: Callable[[Expr], bool]) -> Iterator[_Signed]:
+    """The sum over features of left * right as signed products of factors; mixed sums are multiplied out."""
+    parts = _summands(left, 1, is_mixed)
+    others: list[_Signed] = [(1, ())] if right is None else _summands(right, 1, is_mixed)
     for (sign, factors), (other_sign, other_factors) in product(parts, others):
         yield sign * other_sign, (*factors, *other_factors)
 
 
-def _summands(expr: Expr, sign: int) -> list[tuple[int, tuple[Expr, ...]]]:
+def _summands(expr: Expr, sign: int, is_mixed: Callable[[Expr], bool]) -> list[_Signed]:
+    if not is_mixed(expr):
+        return [(sign, (expr,))]
     match expr:
-        case Let(value=value) if isinstance(value, Binary | Negate | Let):
-            split_value = _summands(value, sign)
-            return split_value if len(split_value) > 1 else [(sign, (expr,))]
+        case Let(value=value):
+            return _summands(value, sign, is_mixed)
         case Negate(operand=operand):
-            return _summands(operand, -sign)
+            return _summands(operand, -sign, is_mixed)
         case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT as op, left=left, right=right) if (
             type_of(left) is Type.VECTOR is type_of(right)
         ):
-            return _summands(left, sign) + _summands(right, sign if op is BinaryOp.ADD else -sign)
+            other = sign if op is BinaryOp.ADD else -sign
+            return _summands(left, sign, is_mixed) + _summands(right, other, is_mixed)
         case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
             return [
                 (one * other * sign, (*factors, *other_factors))
-                for (one, factors), (other, other_factors) in product(_summands(left, 1), _summands(right, 1))
+                for (one, factors), (other, other_factors) in product(
+                    _summands(left, 1, is_mixed), _summands(right, 1, is_mixed)
+                )
             ]
         case _:
             return [(sign, (expr,))]

@@ -17,8 +17,10 @@ from attncc.spec.expr import (
     Compare,
     Const,
     Dot,
+    Entry,
     Expr,
     Indicator,
+    Let,
     Local,
     Name,
     Negate,
@@ -28,6 +30,8 @@ from attncc.spec.expr import (
     Select,
     Symbol,
     Table,
+    Token,
+    Vector,
     names_in,
 )
 
@@ -173,6 +177,8 @@ def _check_number(expr: Expr) -> Refusal | None:
             return expr, _WORDS_OUTSIDE[name]
         case Dot():
             return expr, "a dot product is a value of the data; a pattern reads positions"
+        case Vector(name=name) | Token(name=name) | Entry(name=name) | Let(name=name):
+            return expr, f"`{name}` is a value of the data; a pattern reads positions"
         case Local(name=name):
             return (
                 expr,

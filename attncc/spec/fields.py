@@ -16,7 +16,10 @@ class FieldName(Enum):
     NORMALIZE = "normalize"
     SIMILARITY = "similarity"
     ALIGN = "align"
+    VALUE = "value"
+    COMBINE = "combine"
     REQUIRE = "require"  # not a field by grammar, but its conditions are resolved like one
+    LET = "let"  # likewise
 
 
 _LENGTHS = frozenset({Name.QUERIES, Name.KEYS, Name.HEADS})
@@ -28,6 +31,8 @@ READABLE: dict[FieldName, frozenset[Name]] = {
     FieldName.SCORE: _PAIR | _SIZES | {Name.COUNT, Name.SCALE},
     FieldName.WEIGHT: _PAIR | _SIZES | {Name.COUNT, Name.SCALE, Name.SCORE},
     FieldName.NORMALIZE: frozenset({Name.I, Name.HEAD, Name.COUNT, Name.SCALE, Name.ROWS}) | _SIZES,
+    FieldName.VALUE: frozenset({Name.J, Name.HEAD, Name.SCALE}) | _SIZES,
+    FieldName.LET: _PAIR | _SIZES | {Name.SCALE},
     FieldName.REQUIRE: frozenset(),
 }
 

@@ -62,3 +62,26 @@ FUNCTIONS: dict[str, Function] = {
         Function("clip", 3, None, None, "clip(x, low, high) = min(max(x, low), high)", "[low < x < high]"),
     )
 }
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFunction:
+    """A function of whole vectors."""
+
+    name: str
+    arity: int
+    result: str
+    meaning: str
+
+
+VECTOR_FUNCTIONS: dict[str, VectorFunction] = {
+    each.name: each
+    for each in (
+        VectorFunction("dot", 2, "number", "sum over the features of x * y"),
+        VectorFunction("sum", 1, "number", "sum of the features of x"),
+        VectorFunction("largest", 1, "number", "the largest feature of x"),
+        VectorFunction("width", 1, "integer", "how many features x has"),
+        VectorFunction("rotate_half", 1, "vector", "(x, y) → (-y, x) for features t and t + width / 2"),
+        VectorFunction("rotate_pairs", 1, "vector", "(x, y) → (-y, x) for features 2t and 2t + 1"),
+    )
+}

@@ -9,12 +9,35 @@ from keyword import iskeyword
 
 from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
 from attncc.spec.affine import check_affine
-from attncc.spec.expr import TRUE, Binary, BinaryOp, Const, Dot, Expr, Name, Symbol, Type, Vector, walk
-from attncc.spec.expressions import Bindings, ExpressionResolver
+from attncc.spec.data import Data, K, Q, V
+from attncc.spec.declared import Declarations
+from attncc.spec.expr import (
+    TRUE,
+    Binary,
+    BinaryOp,
+    Const,
+    Dot,
+    Expr,
+    Let,
+    Name,
+    RowSum,
+    Symbol,
+    Token,
+    Type,
+    Vector,
+    children,
+    names_in,
+    type_of,
+    walk,
+)
+from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.fields import FieldName
 from attncc.spec.fold import LARGEST_POSITION, NoValue, in_range
 from attncc.spec.functions import FUNCTIONS
 from attncc.spec.model import Align, Parameter, Spec
+from attncc.spec.scope import Bindings, Bound
+from attncc.spec.sides import Side, reads_data, side_of
+from attncc.spec.used import with_used
 from attncc.spec.words import Words, nearest, taken, twice, unknown_type, words_of
 from attncc.syntax import tree
 from attncc.syntax.parse import MOST_ERRORS, parse
@@ -28,8 +51,6 @@ _IMPORTED = (
     "typing",
 )  # by emitted modules, which a file of that name would hide
 _LITERAL = re.compile(r"[+-]?(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+)?")
-
-DEFAULT_SCORE = Binary(BinaryOp.MULTIPLY, Symbol(Name.SCALE), Dot(Vector("q"), Vector("k")))
 
 
 def load(source: Source, overrides: Mapping[str, str] | None = None) -> Spec:
@@ -50,7 +71,9 @@ def resolve(file: tree.File, overrides: Mapping[str, str]) -> Spec:
     Raises:
         AttnError: with every independent finding (E2xx).
     """
-    words, errors = words_of(file)
+    definitions, missing = with_used(file)
+    words, errors = words_of(definitions)
+    errors = (*missing, *errors)
     attentions = [each for each in file.definitions if isinstance(each, tree.Attention)]
     if len(attentions) != 1:
         raise _all(file.source, (*errors, _not_one(file, attentions)))
@@ -85,7 +108,7 @@ def _not_one(file: tree.File, attentions: list[tree.Attention]) -> Diagnostic:
     )
 
 
-_Statements = tuple[tree.Field | tree.Require, ...]
+_Statements = tuple[tree.Statement, ...]
 _AFFINE = "affine are sums of i, j, h, n, m and H, times, // or % whole constants"
 
 
@@ -96,14 +119,19 @@ class _AttentionResolver:
         self.source = source
         self.attention = attention
         self.errors = errors
-        self.expressions = ExpressionResolver(source, words, errors)
-        self.words = words
+        self.bindings: dict[str, Bound | None] = {}
+        self.words = words.seen_from(self.bindings)
+        self.expressions = ExpressionResolver(source, self.words, errors)
 
     def run(self, overrides: Mapping[str, str]) -> Spec:
         self._check_name()
         parameters = self._parameters(overrides)
-        bindings: dict[str, Expr | None] = {each.name.text: None for each in self.attention.parameters}
+        bindings = self.bindings
+        bindings |= {each.name.text: None for each in self.attention.parameters}
         bindings |= {each.name: Const(each.value, span=each.span) for each in parameters}
+        declared = self._declared(bindings)
+        self._inner_words(bindings)
+        self._lets(bindings)
         fields = self._fields(self.attention.statements, FieldName)
         held = self._requirements(self.attention.statements, bindings)
         self._contradictions(fields)
@@ -116,15 +144,18 @@ class _AttentionResolver:
             span=self.attention.span,
             parameters=parameters,
             pattern=self._field(fields, FieldName.PATTERN, bindings, TRUE),
-            score=self._field(fields, FieldName.SCORE, bindings, DEFAULT_SCORE),
+            score=self._field(fields, FieldName.SCORE, bindings, self._usual_score(bindings)),
             weight=weight,
             normalizer=normalizer,
+            value=self._value(fields, bindings),
             align=self._align(fields),
         )
+        spec = replace(spec, data=_read_data(spec, declared))
         if not held:  # what a requirement guards against need not be told twice
             later = [error for error in self.errors[checked:] if error.code not in ("E209", "E212", "E216")]
             self.errors[checked:] = later
         self._check_affine(spec)
+        self._check_row(spec)
         return spec
 
     def _check_name(self) -> None:
@@ -241,12 +272,102 @@ class _AttentionResolver:
         labels = self.expressions.labels(Label(condition.span, "expected this to hold"), *where)
         self._error("E210", "a requirement does not hold", *labels, helps=helps)
 
+    # --- declared data, words and lets --------------------------------------------------------------------------
+
+    def _declared(self, bindings: dict[str, Bound | None]) -> list[Data]:
+        """q, k, v and what `param` and `input` declare, made known to expressions."""
+        names = {each.name.text: each.name.span for each in self.attention.parameters}
+        declared = Declarations(self.expressions, self.errors).of(self.attention.statements, bindings, names)
+        for statement in self.attention.statements:
+            for datum in statement.data if isinstance(statement, tree.Declaration) else ():
+                bindings.setdefault(datum.name.text, None)
+        bindings |= {each.name: each for each in (Q, K, V, *declared)}
+        return declared
+
+    def _inner_words(self, bindings: dict[str, Bound | None]) -> None:
+        """Words defined inside the attention; they see its parameters, data and lets."""
+        for statement in self.attention.statements:
+            if isinstance(statement, tree.Word | tree.SimilarityWord):
+                self.errors += self.words.add(statement)
+                self.words.inner.add(id(statement))
+
+    def _lets(self, bindings: dict[str, Bound | None]) -> None:
+        """Named values, each made of what stands above it."""
+        seen: dict[str, Span] = {each.name.text: each.name.span for each in self.attention.parameters}
+        for statement in self.attention.statements:
+            if not isinstance(statement, tree.LetStatement):
+                continue
+            name = statement.name
+            operand = name.text in ("q", "k", "v")
+            if not operand:
+                self.errors += taken(name)
+                bound = bindings.get(name.text)
+                first = bound.span if isinstance(bound, Data | Expr) else seen.get(name.text)
+                if name.text in bindings and first is not None:
+                    labels = (Label(name.span, "defined again here"), Label(first, "first defined here"))
+                    self._error("E203", f"`{name.text}` is defined twice", *labels)
+                    continue
+            value = self.expressions.value(statement.value, bindings, FieldName.LET)
+            bindings[name.text] = None if value is None else self._named(name, value, bindings)
+
+    def _named(self, name: tree.Identifier, value: Expr, bindings: Mapping[str, Bound | None]) -> Expr | None:
+        """The value under its name; q, k and v stay vectors of their own token."""
+        if not reads_data(value):
+            return value
+        data = {each.name: each for each in bindings.values() if isinstance(each, Data)} | {"q": Q, "k": K, "v": V}
+        if name.text in ("q", "k", "v"):
+            wanted = Side.ROW if name.text == "q" else Side.COLUMN
+            whose = "query" if name.text == "q" else "key"
+            if type_of(value) is not Type.VECTOR:
+                label = Label(value.span or name.span, "expected a vector")
+                self._error("E205", f"`{name.text}` is a vector, but this is a number", label)
+                return None
+            if side_of(value, data) not in (wanted, Side.NONE):
+                label = Label(value.span or name.span, f"expected a vector of the {whose}")
+                note = f"`{name.text}` belongs to one {whose}, and this reads another token"
+                self._error("E205", f"`{name.text}` is a vector of the {whose}", label, notes=(note,))
+                return None
+        return Let(name.text, value, span=name.span)
+
+    def _usual_score(self, bindings: Bindings) -> Expr:
+        """scale * dot(q, k), with q and k as the attention has them."""
+        vectors = [bound if isinstance(bound := bindings[name], Expr) else Vector(name) for name in ("q", "k")]
+        return Binary(BinaryOp.MULTIPLY, Symbol(Name.SCALE), Dot(*vectors))
+
+    def _value(self, fields: dict[FieldName, tree.Field], bindings: Bindings) -> Expr:
+        """The vectors that weights multiply."""
+        if FieldName.VALUE not in fields:
+            bound = bindings["v"]
+            return bound if isinstance(bound, Expr) else Vector("v")
+        node = fields[FieldName.VALUE].value
+        value = self.expressions.vector(node, bindings, FieldName.VALUE)
+        data = {each.name: each for each in bindings.values() if isinstance(each, Data)} | {"q": Q, "k": K, "v": V}
+        if value is not None and side_of(value, data) is not Side.COLUMN:
+            label = Label(node.span, "expected a vector of the key")
+            self._error("E205", "values belong to keys, but this does not", label)
+            value = None
+        return Vector("v") if value is None else value
+
+    def _check_row(self, spec: Spec) -> None:
+        """A normaliser is a number of the row: what is one key's cannot stand in it outside a sum."""
+        data = {each.name: each for each in spec.data}
+        pending = [spec.normalizer]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, Vector | Token) and data[node.name].is_column:
+                label = Label(node.span or spec.normalizer.span or spec.span, "belongs to one key")
+                note = f"`{node.name}` belongs to one key; a normaliser is a number of the whole row"
+                self._error("E207", f"`{node.name}` cannot be read in `normalize`", label, notes=(note,))
+                return
+            if not isinstance(node, RowSum):
+                pending += children(node)
+
     # --- fields -----------------------------------------------------------------------------------------------
 
     def _fields(
         self, statements: _Statements, allowed: type[FieldName] | tuple[FieldName, ...]
     ) -> dict[FieldName, tree.Field]:
-        known = {each.value: each for each in allowed if each is not FieldName.REQUIRE}
+        known = {each.value: each for each in allowed if each not in (FieldName.REQUIRE, FieldName.LET)}
         fields: dict[FieldName, tree.Field] = {}
         for statement in statements:
             if not isinstance(statement, tree.Field):
@@ -329,6 +450,7 @@ class _AttentionResolver:
             label = Label(word.name.span, "expected `weight = …` in its braces")
             self._error("E202", f"the similarity `{name.text}` sets no weight", label)
             return nothing
+        inner = {**self.words.scope_of(word), **inner}
         with self.expressions.within(name.text, call.span):
             if not self._requirements(word.statements, inner, word=True):
                 return nothing
@@ -398,6 +520,20 @@ class _AttentionResolver:
         self, code: str, message: str, *labels: Label, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()
     ) -> None:
         self.errors.append(Diagnostic(code, message, labels, notes, helps))
+
+
+def _read_data(spec: Spec, declared: Sequence[Data]) -> tuple[Data, ...]:
+    """What the emitted function takes: the declared data, and q, k and v as far as they are needed.
+
+    q is taken where no declared data give a vector for each query, since something has to tell how many there are.
+    """
+    fields = [spec.weight, spec.normalizer, spec.value]
+    if any(Name.SCORE in names_in(expr) for expr in fields):
+        fields.append(spec.score)
+    read = {node.name for expr in fields for node in walk(expr) if isinstance(node, Vector)}
+    rows = any(each.is_row and each.is_vector for each in declared)
+    wanted = {Q: "q" in read or not rows, K: "k" in read or not declared, V: "v" in read}
+    return (*(each for each, is_wanted in wanted.items() if is_wanted), *declared)
 
 
 def _references(node: tree.Tree) -> list[tree.Reference]:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from attncc.diagnostics import Diagnostic, Label, Source
 from attncc.spec.expr import Name
-from attncc.spec.functions import FUNCTIONS
+from attncc.spec.functions import FUNCTIONS, VECTOR_FUNCTIONS
 from attncc.syntax import tree
 from attncc.syntax.parse import parse
 
 TYPES = ("int", "real")
 RESERVED = frozenset(
     {name.value for name in Name if name not in (Name.FIRST, Name.LAST)}
-    | {"pi", "true", "false", "none", "dot", "q", "k", "v"}
+    | {"pi", "true", "false", "none", "dot", "q", "k", "v", "B"}
 )  # bare names with a meaning of their own
 
 _D = TypeVar("_D", tree.Word, tree.SimilarityWord)
@@ -33,26 +33,44 @@ def prelude() -> tree.File:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Pattern, function and similarity words by name."""
+    """Pattern, function and similarity words by name; those defined inside an attention see its names."""
 
     patterns: dict[str, tree.Word]
     functions: dict[str, tree.Word]
     similarities: dict[str, tree.SimilarityWord]
+    inner: set[int] = field(default_factory=set, repr=False)  # words defined in the attention, by identity
+    scope: dict[str, Any] = field(default_factory=dict, repr=False)  # the attention's names
+
+    def scope_of(self, word: tree.Word | tree.SimilarityWord) -> dict[str, Any]:
+        """The names that a word's body sees beside its parameters: q, k and v, or all where it stands among them."""
+        if id(word) in self.inner:
+            return self.scope
+        return {name: self.scope[name] for name in ("q", "k", "v") if name in self.scope}
+
+    def seen_from(self, scope: dict[str, Any]) -> Words:
+        """The same words, to be extended by those of one attention, whose names they see."""
+        return Words(dict(self.patterns), dict(self.functions), dict(self.similarities), set(self.inner), scope)
+
+    def add(self, definition: tree.Word | tree.SimilarityWord) -> list[Diagnostic]:
+        """Take a word in; what speaks against it."""
+        errors = _parameters(definition.parameters)
+        match definition:
+            case tree.Word(kind="pattern"):
+                errors += _add(self.patterns, self.functions, definition)
+            case tree.Word():
+                errors += _add(self.functions, self.patterns, definition)
+            case tree.SimilarityWord():
+                errors += _add(self.similarities, {}, definition)
+        return errors
 
 
-def words_of(file: tree.File) -> tuple[Words, tuple[Diagnostic, ...]]:
-    """The prelude's words and the file's own; a word that exists already is a diagnostic."""
+def words_of(definitions: Iterable[tree.Definition]) -> tuple[Words, tuple[Diagnostic, ...]]:
+    """The prelude's words and those among `definitions`; a word that exists already is a diagnostic."""
     words = Words({}, {}, {})
     errors: list[Diagnostic] = []
-    for definition in (*prelude().definitions, *file.definitions):
-        match definition:
-            case tree.Word(kind=kind):
-                errors += _parameters(definition.parameters)
-                rival = words.functions if kind == "pattern" else words.patterns
-                errors += _add(words.patterns if kind == "pattern" else words.functions, rival, definition)
-            case tree.SimilarityWord():
-                errors += _parameters(definition.parameters)
-                errors += _add(words.similarities, {}, definition)
+    for definition in (*prelude().definitions, *definitions):
+        if isinstance(definition, tree.Word | tree.SimilarityWord):
+            errors += words.add(definition)
     return words, tuple(errors)
 
 
@@ -94,7 +112,7 @@ def _add(table: dict[str, _D], rival: Mapping[str, tree.Word], definition: _D) -
     if isinstance(definition, tree.Word):  # similarity words have a place of their own
         if reserved := taken(name):
             return reserved
-        if name.text in FUNCTIONS:
+        if name.text in FUNCTIONS or name.text in VECTOR_FUNCTIONS:
             label = Label(name.span, "expected another name")
             help_ = "choose another name"
             return [Diagnostic("E203", f"`{name.text}` is a function of the language", (label,), helps=(help_,))]

@@ -99,7 +99,7 @@ def _help(character: str) -> tuple[str, ...]:
         spelling = _SPELLINGS[character]
         return (f"write `{spelling}`" if spelling != "a large number" else f"write {spelling}",)
     if character in "\"'`“”‘’":
-        return ("leave quotes out: only `use \"file.attn\"` has them",)
+        return ('leave quotes out: only `use "file.attn"` has them',)
     if character == "\\":
         return ("leave it out: a line that ends with an operator goes on in the next one",)
     if not character.isprintable():

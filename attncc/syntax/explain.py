@@ -9,8 +9,8 @@ from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.syntax.lexeme import Lexeme
 
 _KEYWORDS = {
-    "ATTENTION", "PATTERN", "SIMILARITY", "FUNCTION", "REQUIRE", "PARAM", "INPUT", "LET", "BRANCH", "USE", "EXISTS", "IN",
-    "BY_HEAD",
+    "ATTENTION", "PATTERN", "SIMILARITY", "FUNCTION", "REQUIRE", "PARAM", "INPUT", "LET", "BRANCH", "USE", "EXISTS",
+    "IN", "BY_HEAD",
 }  # fmt: skip
 _DEFINITIONS = ("attention", "pattern", "similarity", "function", "use")
 _STATEMENTS = ("require", "param", "input", "let", "branch")

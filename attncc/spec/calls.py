@@ -1,0 +1,214 @@
+"""Calls in expressions: functions of numbers and vectors, words, and functions passed as arguments."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from attncc.diagnostics import Label
+from attncc.spec.expr import (
+    Call,
+    Dot,
+    Expr,
+    Reduce,
+    Rotate,
+    RowSum,
+    Type,
+    Width,
+    type_of,
+)
+from attncc.spec.fields import FieldName
+from attncc.spec.functions import FUNCTIONS, VECTOR_FUNCTIONS
+from attncc.spec.names import CONSTANTS, SYMBOLS, NameScope
+from attncc.spec.scope import Bindings, Bound, Function, Stop
+from attncc.spec.words import nearest
+from attncc.syntax import tree
+
+
+class CallScope(NameScope):
+    """Resolves calls."""
+
+    def call(self, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
+        """`name(arguments)`"""
+        name = node.name
+        if name.text in bindings:
+            match bindings[name.text]:
+                case None:
+                    raise Stop
+                case Function() as function:
+                    return self._apply(function, node, bindings, where)
+        elif name.text == "rows" and where is FieldName.NORMALIZE:
+            return self._row_sum(node, bindings)
+        elif name.text in VECTOR_FUNCTIONS:
+            return self._of_vectors(node, bindings, where)
+        elif name.text in FUNCTIONS:
+            return self._function(node, bindings, where)
+        elif (word := self.words.patterns.get(name.text) or self.words.functions.get(name.text)) is not None:
+            return self.expand(word, bindings, node, where)
+        elif name.text == "rows":
+            self.unreadable("rows", name.span, where)
+        self._no_function(name, bindings)
+
+    def _no_function(self, name: tree.Identifier, bindings: Bindings) -> NoReturn:
+        if name.text in bindings or name.text in SYMBOLS or name.text in CONSTANTS:
+            help_ = f"write `{name.text}`, or `{name.text} * (…)` for a product"
+            self.fail(
+                "E206", f"`{name.text}` takes no arguments", name.span, text="no word or function", helps=(help_,)
+            )
+        known = {*self.words.patterns, *self.words.functions, *FUNCTIONS, *VECTOR_FUNCTIONS}
+        if name.text in self.words.similarities:
+            help_ = f"write `similarity = {name.text}(…)`"
+            self.fail("E201", f"`{name.text}` is a similarity, not a function", name.span, helps=(help_,))
+        message = f"there is no word or function `{name.text}`"
+        self.fail("E201", message, name.span, text="unknown name", helps=nearest(name.text, known))
+
+    # --- functions of the language ----------------------------------------------------------------------------
+
+    def _positional(self, node: tree.Call) -> list[tree.Tree]:
+        """The arguments of a function of the language, which have no names."""
+        found: list[tree.Tree] = []
+        for argument in node.arguments:
+            match argument:
+                case tree.NamedArgument(span=span):
+                    self.fail("E206", f"`{node.name.text}` takes no named arguments", span)
+                case value:
+                    found.append(value)
+        return found
+
+    def _function(self, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
+        name = node.name
+        function = FUNCTIONS[name.text]
+        arguments = [self.as_value(each, bindings, where) for each in self._positional(node)]
+        wanted = function.arity
+        if (wanted is not None and len(arguments) != wanted) or (wanted is None and len(arguments) < 2):
+            count = "two or more arguments" if wanted is None else f"{wanted} argument{'s' * (wanted != 1)}"
+            self.fail("E206", f"`{name.text}` takes {count}, but {_given(len(arguments))}", node.span)
+        return Call(name.text, tuple(arguments), span=node.span)
+
+    def _of_vectors(self, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
+        """Functions whose arguments are vectors."""
+        name, span = node.name.text, node.span
+        if where in (FieldName.PATTERN, FieldName.REQUIRE):
+            self.unreadable(name, span, where)
+        wanted = VECTOR_FUNCTIONS[name].arity
+        given = self._positional(node)
+        if len(given) != wanted:
+            helps = ("write `dot(q, k)`",) if name == "dot" else ()
+            count = "two vectors" if wanted == 2 else "one vector"
+            self.fail("E206", f"`{name}` takes {count}, but {_given(len(given))}", span, helps=helps)
+        vectors = [self.as_vector(each, bindings, where) for each in given]
+        match name:
+            case "dot":
+                return Dot(vectors[0], vectors[1], span=span)
+            case "sum" | "largest":
+                return Reduce(name, vectors[0], span=span)
+            case "width":
+                return Width(vectors[0], span=span)
+            case "rotate_half" | "rotate_pairs":
+                return Rotate(name.removeprefix("rotate_"), vectors[0], span=span)
+        raise TypeError(f"no meaning for {name}")
+
+    def _row_sum(self, node: tree.Call, bindings: Bindings) -> Expr:
+        match node.arguments:
+            case (weight,) if not isinstance(weight, tree.NamedArgument):
+                return RowSum(self.as_number(weight, bindings, FieldName.WEIGHT), span=node.span)
+        given = len(node.arguments)
+        self.fail("E206", f"`rows(w)` takes one weight without a name, but {_given(given)}", node.span)
+
+    # --- words ------------------------------------------------------------------------------------------------
+
+    def expand(self, word: tree.Word, bindings: Bindings, call: tree.Call, where: FieldName) -> Expr:
+        """A word's body with its arguments put in."""
+        if word.name.text in self._open:
+            chain = " → ".join([*self._open[self._open.index(word.name.text) :], word.name.text])
+            defined = Label(word.name.span, "defined here")
+            note = f"{chain}; words are replaced by their bodies, so none may contain itself"
+            self.fail("E213", f"the word `{word.name.text}` uses itself", call.span, defined, notes=(note,))
+        inner = {**self.words.scope_of(word), **self._arguments(word.name, word.parameters, call, bindings, where)}
+        with self.within(word.name.text, call.span):
+            wanted = self.as_predicate if word.kind == "pattern" else self.as_value
+            return wanted(word.body, inner, where)
+
+    def _apply(self, function: Function, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
+        """A function that came as an argument."""
+        if function.body is None or function.parameter is None or function.scope is None:
+            name = tree.Identifier(function.name, span=node.name.span)
+            return self.call(tree.Call(name, node.arguments, span=node.span), _without(bindings, function.name), where)
+        given = self._positional(node)
+        if len(given) != 1:
+            passed = Label(function.span, "passed here")
+            message = f"`{node.name.text}` takes one argument, but {_given(len(given))}"
+            self.fail("E206", message, node.span, passed)
+        inner = {**function.scope, function.parameter: self.as_value(given[0], bindings, where)}
+        with self.within(node.name.text, node.span):
+            return self.as_value(function.body, inner, where)
+
+    def _argument(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Bound:
+        """What a word is given: a value, or a function."""
+        match node:
+            case tree.Lambda(parameter=parameter, body=body, span=span):
+                return Function(parameter.text, span, parameter.text, body, bindings)
+            case tree.Reference(name=name, span=span):
+                bound = bindings.get(name)
+                if isinstance(bound, Function):
+                    return bound
+                if name not in bindings and name not in SYMBOLS and name not in CONSTANTS:
+                    if name in FUNCTIONS or name in VECTOR_FUNCTIONS or name in self.words.functions:
+                        return Function(name, span)
+        return self.as_value(node, bindings, where)
+
+    def _arguments(
+        self,
+        word: tree.Identifier,
+        parameters: tuple[tree.Parameter, ...],
+        call: tree.Call,
+        bindings: Bindings,
+        where: FieldName,
+    ) -> dict[str, Bound]:
+        given: dict[str, tree.Tree] = {}
+        names = [parameter.name.text for parameter in parameters]
+        for at, argument in enumerate(call.arguments):
+            if isinstance(argument, tree.NamedArgument):
+                name, value = argument.name.text, argument.value
+                if name not in names:
+                    helps = nearest(name, names)
+                    self.fail("E206", f"`{word.text}` has no argument `{name}`", argument.name.span, helps=helps)
+            elif at >= len(names):
+                takes = f"takes {len(names)} argument{'s' * (len(names) != 1)}" if names else "takes no arguments"
+                self.fail("E206", f"`{word.text}` {takes}, but {len(call.arguments)} are given", argument.span)
+            else:
+                name, value = names[at], argument
+            if name in given:
+                first = Label(given[name].span, "given first here")
+                self.fail("E206", f"`{word.text}` is given `{name}` twice", argument.span, first)
+            given[name] = value
+        inner: dict[str, Bound] = {}
+        for parameter in parameters:
+            name = parameter.name.text
+            if name in given:
+                inner[name] = self._argument(given[name], bindings, where)
+                span = given[name].span
+            elif parameter.default is not None:
+                inner[name] = self._argument(parameter.default, inner, where)
+                span = parameter.span
+            else:
+                declared = Label(parameter.span, "declared here")
+                text = f"expected a value for `{name}`"
+                self.fail("E206", f"`{word.text}` needs a value for `{name}`", call.span, declared, text=text)
+            bound = inner[name]
+            if parameter.type is None or parameter.type.text != "int":
+                continue
+            if not isinstance(bound, Expr) or type_of(bound) is not Type.INT:
+                declared = Label(parameter.span, "declared here")
+                found = "a real one" if isinstance(bound, Expr) and type_of(bound) is Type.REAL else "none"
+                message = f"`{word.text}` wants a whole number for `{name}`, but this is {found}"
+                self.fail("E209", message, span, declared, text="expected a whole number")
+        return inner
+
+
+def _without(bindings: Bindings, name: str) -> Bindings:
+    """The scope in which a function of the language has its own meaning again."""
+    return {each: bound for each, bound in bindings.items() if each != name}
+
+
+def _given(count: int) -> str:
+    return "1 is given" if count == 1 else f"{count} are given"

@@ -1,0 +1,272 @@
+"""Names in expressions: parameters, declared data and their entries, the language's own symbols, lists of constants."""
+
+from __future__ import annotations
+
+import math
+from typing import NoReturn
+
+from attncc.diagnostics import Span
+from attncc.spec.data import Data, Size
+from attncc.spec.expr import (
+    Channel,
+    Const,
+    Entry,
+    Expr,
+    MatMul,
+    Name,
+    Symbol,
+    Table,
+    Token,
+    Type,
+    Vector,
+    names_in,
+    type_of,
+)
+from attncc.spec.fields import READABLE, WHY_NOT, FieldName
+from attncc.spec.functions import FUNCTIONS, VECTOR_FUNCTIONS
+from attncc.spec.scope import Bindings, Function, Scope, Stop
+from attncc.spec.words import nearest
+from attncc.syntax import tree
+
+SYMBOLS = {name.value: name for name in Name if name not in (Name.FIRST, Name.LAST)}
+CONSTANTS = {"pi": math.pi, "true": True, "false": False}
+_WITHOUT_DATA = (FieldName.PATTERN, FieldName.REQUIRE)
+_FIELDS = (FieldName.PATTERN, FieldName.SCORE, FieldName.WEIGHT, FieldName.NORMALIZE)
+_PAIRWISE = (FieldName.SCORE, FieldName.WEIGHT)
+
+
+class NameScope(Scope):
+    """Resolves names and what is indexed."""
+
+    def reference(self, node: tree.Reference, bindings: Bindings, where: FieldName) -> Expr:
+        """A bare name."""
+        name, span = node.name, node.span
+        if name in bindings:
+            match bindings[name]:
+                case None:
+                    raise Stop
+                case Data() as data:
+                    return self._datum(data, span, where)
+                case Function():
+                    text = "expected `(`"
+                    self.fail("E206", f"`{name}` is a function and needs its argument", span, text=text)
+                case Expr() as bound:
+                    self._check_readable(bound, name, span, where)
+                    return bound
+        if name in CONSTANTS:
+            return Const(CONSTANTS[name], span=span)
+        if name == "channel" and where not in _WITHOUT_DATA:
+            return Channel(span=span)
+        if name in SYMBOLS:
+            if SYMBOLS[name] not in READABLE[where]:
+                self.unreadable(name, span, where)
+            return Symbol(SYMBOLS[name], span=span)
+        word = self.words.patterns.get(name)
+        if word is not None and all(parameter.default is not None for parameter in word.parameters):
+            return self.expand(word, {}, tree.Call(tree.Identifier(name, span=span), (), span=span), where)
+        if word is not None or name in self.words.functions or name in FUNCTIONS or name in VECTOR_FUNCTIONS:
+            self.fail("E206", f"`{name}` needs its arguments", span, text="expected `(`", helps=(f"write `{name}(…)`",))
+        self._unknown(name, span, bindings, where)
+
+    def expand(self, word: tree.Word, bindings: Bindings, call: tree.Call, where: FieldName) -> Expr:
+        """A word's body with its arguments put in."""
+        raise NotImplementedError
+
+    def _check_readable(self, bound: Expr, name: str, span: Span, where: FieldName) -> None:
+        """What a name stands for may read less than the field where it is used allows (a let in `normalize`)."""
+        for each in sorted(names_in(bound) - READABLE[where], key=lambda one: one.value):
+            if where is not FieldName.REQUIRE or each in (Name.I, Name.J):
+                note = f"`{name}` reads `{each.value}`: {WHY_NOT.get(each, 'it is not known there')}"
+                self.fail("E207", f"`{name}` cannot be read in `{where.value}`", span, notes=(note,))
+
+    # --- declared data ----------------------------------------------------------------------------------------
+
+    def _datum(self, data: Data, span: Span, where: FieldName) -> Expr:
+        """Declared data without an index: a token's own vector or number."""
+        self._check_data(data, span, where)
+        if data.is_vector:
+            return Vector(data.name, span=span)
+        if data.is_token:
+            return Token(data.name, data.whole, span=span)
+        if not data.axes:
+            return Entry(data.name, (), whole=data.whole, span=span)
+        if all(axis in (Size.WIDTH, Size.VALUE_WIDTH) for axis in data.axes[1:]) and len(data.axes) == 1:
+            return Entry(data.name, (), is_vector=True, span=span)
+        index = ", ".join(_usual_index(axis) for axis in data.axes[: max(1, len(data.axes) - _vector_axes(data))])
+        shape = ", ".join(_axis_text(axis) for axis in data.axes)
+        helps = (f"write `{data.name}[{index}]`",)
+        self.fail("E216", f"`{data.name}[{shape}]` needs its index", span, text="expected `[`", helps=helps)
+
+    def _check_data(self, data: Data, span: Span, where: FieldName) -> None:
+        if where in _WITHOUT_DATA:
+            if data.name in ("q", "k", "v"):
+                side = "query" if data.is_row else "key"
+                message = f"`{data.name}` is a vector of the {side}, but a number is wanted here"
+                self.fail("E205", message, span, text="expected a number")
+            note = "the pattern speaks of positions, heads and lengths only"
+            if where is FieldName.REQUIRE:
+                note = "only parameters and constants are known when the spec is built"
+            self.fail("E207", f"`{data.name}` cannot be read in `{where.value}`", span, notes=(note,))
+        if where is FieldName.NORMALIZE and data.is_column:
+            note = f"`{data.name}` belongs to one key; a normaliser is a number of the whole row"
+            self.fail("E207", f"`{data.name}` cannot be read in `normalize`", span, notes=(note,))
+
+    def index(self, node: tree.Index, bindings: Bindings, where: FieldName) -> Expr:
+        """`[a, b][h]`, or an entry of declared data."""
+        match node.values:
+            case tree.Bracket() as values if len(node.indices) == 1:
+                return self._table(values, node.indices[0], node.span, bindings, where)
+            case tree.Reference(name=name, span=span) if isinstance(bindings.get(name), Data):
+                data = bindings[name]
+                assert isinstance(data, Data)
+                self._check_data(data, span, where)
+                if data.is_token:
+                    return self._own(data, node, bindings, where)
+                expr = self._entry(data, node, bindings, where)
+                if len(expr.indices) < len(data.axes) - 1:
+                    self._too_few(data, node, len(expr.indices))
+                return expr
+            case tree.Reference(name=name, span=span):
+                if name in bindings and bindings[name] is None:
+                    raise Stop
+                what = "a list of constants or declared data"
+                found = "is neither" if name in bindings or name in SYMBOLS else "is unknown"
+                helps = nearest(name, [each for each, bound in bindings.items() if isinstance(bound, Data)])
+                self.fail("E216", f"{what} can be indexed, and `{name}` {found}", span, helps=helps)
+        self.fail("E216", "only a list of constants or declared data can be indexed", node.values.span)
+
+    def _own(self, data: Data, node: tree.Index, bindings: Bindings, where: FieldName) -> Expr:
+        """`u[i]` of data of rows, `w[j]` of data of keys."""
+        wanted = Name.I if data.is_row else Name.J
+        place = self.as_number(node.indices[0], bindings, where)
+        if len(node.indices) != 1 or place != Symbol(wanted):
+            who = "row" if data.is_row else "key"
+            note = (
+                f"`{data.name}` holds something for each {who}, and `{data.name}[{wanted.value}]` is that {who}'s own"
+            )
+            helps = (f"write `{data.name}[{wanted.value}]`, or `{data.name}` alone",)
+            self.fail(
+                "E216", f"`{data.name}` is indexed by `{wanted.value}` alone", node.span, notes=(note,), helps=helps
+            )
+        return self._datum(data, node.span, where)
+
+    def _entry(self, data: Data, node: tree.Index, bindings: Bindings, where: FieldName) -> Entry:
+        """A table at some of its axes."""
+        if len(node.indices) > len(data.axes):
+            shape = ", ".join(_axis_text(axis) for axis in data.axes)
+            message = f"`{data.name}[{shape}]` has {len(data.axes)} axes, but {len(node.indices)} indices are given"
+            self.fail("E216", message, node.indices[len(data.axes)].span, text="one index too many")
+        indices: list[Expr] = []
+        for axis, index in zip(data.axes, node.indices, strict=False):
+            place = self.as_number(index, bindings, where)
+            if type_of(place) is not Type.INT:
+                helps = ("round it: `floor(…)`",)
+                text = "expected a whole number"
+                self.fail(
+                    "E216", "an index is a whole number, but this is a real one", index.span, text=text, helps=helps
+                )
+            if isinstance(place, Const) and isinstance(axis, int) and not 0 <= place.value < axis:
+                text = f"expected 0 … {axis - 1}"
+                message = f"the axis has {axis} entries, but the index is {place.value}"
+                self.fail("E216", message, index.span, text=text)
+            indices.append(place)
+        left = len(data.axes) - len(indices)
+        return Entry(data.name, tuple(indices), is_vector=left >= 1, whole=data.whole, span=node.span)
+
+    def _too_few(self, data: Data, node: tree.Index, given: int) -> NoReturn:
+        shape = ", ".join(_axis_text(axis) for axis in data.axes)
+        note = "one axis may be left without an index: the features of a vector"
+        message = f"`{data.name}[{shape}]` has {len(data.axes)} axes, but only {given} indices are given"
+        self.fail("E216", message, node.span, notes=(note,), helps=("multiply a vector by a matrix with `x @ M[h]`",))
+
+    def matrix_product(self, node: tree.Binary, bindings: Bindings, where: FieldName) -> Expr:
+        """`x @ M` or `x @ M[h]`."""
+        vector = self.as_vector(node.left, bindings, where)
+        right = node.right
+        while isinstance(right, tree.Group):
+            right = right.inner
+        name = right.values if isinstance(right, tree.Index) else right
+        data = bindings.get(name.name) if isinstance(name, tree.Reference) else None
+        if not isinstance(data, Data) or data.is_token:
+            text = "expected a declared matrix, such as `param W[H, d, 16]`"
+            self.fail("E205", "`@` multiplies a vector by a matrix of declared data", node.right.span, text=text)
+        self._check_data(data, node.right.span, where)
+        matrix = Entry(data.name, (), span=right.span)
+        if isinstance(right, tree.Index):
+            matrix = self._entry(data, right, bindings, where)
+        if len(data.axes) - len(matrix.indices) != 2:
+            shape = ", ".join(_axis_text(axis) for axis in data.axes)
+            left = len(data.axes) - len(matrix.indices)
+            message = f"a matrix has two axes, but {left} of `{data.name}[{shape}]` are left"
+            self.fail("E216", message, node.right.span, text="expected an index for all axes but two")
+        return MatMul(vector, Entry(matrix.name, matrix.indices, is_vector=True, span=matrix.span), span=node.span)
+
+    def _table(self, values: tree.Bracket, index: tree.Tree, span: Span, bindings: Bindings, where: FieldName) -> Expr:
+        constants: list[int | float] = []
+        for item in values.items:
+            expr = self.expr(item, bindings, where)
+            if type_of(expr) is Type.BOOL:
+                help_ = "choose among predicates with `by_head […]`"
+                self.fail("E216", "a list holds numbers, but this is a predicate", item.span, helps=(help_,))
+            if not isinstance(expr, Const):
+                text = "expected a constant"
+                self.fail("E216", "a list holds constants, but this changes from pair to pair", item.span, text=text)
+            constants.append(expr.value)
+        place = self.as_number(index, bindings, where)
+        read = sorted(name.value for name in names_in(place) - {Name.HEAD, Name.HEADS})
+        if type_of(place) is not Type.INT or read:
+            found = f"this reads `{read[0]}`" if read else "this is a real number"
+            text = "expected a whole number made of `h` and `H`"
+            self.fail("E216", f"a list is indexed by the head, but {found}", index.span, text=text)
+        if isinstance(place, Const):
+            if not 0 <= place.value < len(constants):
+                text = f"expected 0 … {len(constants) - 1}"
+                message = f"the list has {len(constants)} entries, but the index is {place.value}"
+                self.fail("E216", message, index.span, text=text)
+            return Const(constants[int(place.value)], span=span)
+        return Table(tuple(constants), place, span=span)
+
+    # --- findings ---------------------------------------------------------------------------------------------
+
+    def unreadable(self, name: str, span: Span, where: FieldName) -> NoReturn:
+        """A name of the language that this field may not read."""
+        note = "only parameters and constants are known when the spec is built"
+        symbol = SYMBOLS.get(name)
+        if where is not FieldName.REQUIRE:
+            note = WHY_NOT[symbol] if symbol is not None else "a dot product is a number of one pair"
+        if name == where.value:
+            note = f"`{name}` cannot be made of itself"
+        allowed = [
+            field
+            for field in READABLE
+            if field in _FIELDS and (symbol in READABLE[field] if symbol else field in _PAIRWISE)
+        ]
+        readable = ", ".join(f"`{field.value}`" for field in allowed)
+        helps = (f"fields that can read it: {readable}",) if where is not FieldName.REQUIRE else ()
+        self.fail("E207", f"`{name}` cannot be read in `{where.value}`", span, notes=(note,), helps=helps)
+
+    def _unknown(self, name: str, span: Span, bindings: Bindings, where: FieldName) -> NoReturn:
+        if name == "none":
+            note = "`normalize = none` leaves the row's sum as it is; it is no number to calculate with"
+            self.fail("E207", f"`none` cannot be read in `{where.value}`", span, notes=(note,))
+        if name in self.words.similarities:
+            help_ = f"write `similarity = {name}`"
+            self.fail("E201", f"`{name}` is a similarity, not a number or predicate", span, helps=(help_,))
+        known = {each for each, bound in bindings.items() if each not in "qkv" or not isinstance(bound, Data)}
+        known |= {each.value for each in READABLE[where]}
+        if where is not FieldName.REQUIRE:
+            known |= {each for each, word in self.words.patterns.items() if not word.parameters}
+        self.fail("E201", f"there is no `{name}` here", span, text="unknown name", helps=nearest(name, known))
+
+
+def _axis_text(axis: Size | int) -> str:
+    return axis.value if isinstance(axis, Size) else str(axis)
+
+
+def _usual_index(axis: Size | int) -> str:
+    return "h" if axis is Size.HEADS else "…"
+
+
+def _vector_axes(data: Data) -> int:
+    """How many trailing axes are features."""
+    return 1 if len(data.axes) > 1 and data.axes[-1] in (Size.WIDTH, Size.VALUE_WIDTH) else 0

@@ -1,0 +1,177 @@
+"""What the resolvers of expressions share: the scope of names, kinds, limits, and how a finding is reported."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from attncc.diagnostics import Diagnostic, Label, Source, Span
+from attncc.spec.data import Data
+from attncc.spec.expr import Channel, Entry, Expr, MatMul, Rotate, Type, Vector, children, type_of, walk
+from attncc.spec.fields import FieldName
+from attncc.spec.words import Words
+from attncc.syntax import tree
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function passed as an argument: `x -> body` with the names it sees, or a named function or word."""
+
+    name: str
+    span: Span = field(compare=False, repr=False)
+    parameter: str | None = None
+    body: tree.Tree | None = None
+    scope: Bindings | None = field(default=None, compare=False, repr=False)
+
+
+# What names stand for; None for one whose value was reported already.
+Bound = Expr | Data | Function
+Bindings = Mapping[str, Bound | None]
+
+LARGEST = {FieldName.PATTERN: 2000}  # parts of an expression with every word expanded; a spec is one page
+LARGEST_NUMBER = 400
+DEEPEST = 50  # expressions within expressions, through words too; later stages walk them recursively
+TOO_DEEP = f"with every word expanded it has more than {DEEPEST} levels"
+
+
+class Stop(Exception):
+    """The expression has been reported; nothing more to learn from it."""
+
+
+class Scope(ABC):
+    """One file's words, the words being expanded, and the findings."""
+
+    def __init__(self, source: Source, words: Words, errors: list[Diagnostic]) -> None:
+        self.source = source
+        self.words = words
+        self.errors = errors
+        self._open: list[str] = []  # the words being expanded, outermost first
+        self._calls: list[Span] = []  # where each of them was called
+        self._depth = 0
+        self._sizes: dict[int, tuple[Expr, int, int]] = {}  # nodes and depth by identity
+
+    @abstractmethod
+    def expr(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
+        """Any expression."""
+
+    # --- kinds ------------------------------------------------------------------------------------------------
+
+    def as_predicate(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
+        """A predicate."""
+        expr = self.expr(node, bindings, where)
+        if type_of(expr) is Type.VECTOR:
+            self._vector_found(expr, node.span, "predicate", where)
+        if type_of(expr) is not Type.BOOL:
+            help_ = "compare it with another number, for instance `… < 8`"
+            label = "expected a predicate, found a number"
+            self.fail("E204", "a predicate is wanted here, but this is a number", node.span, text=label, helps=(help_,))
+        return expr
+
+    def as_number(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
+        """A number of a pair, a row or a token."""
+        expr = self.as_value(node, bindings, where)
+        if type_of(expr) is Type.VECTOR:
+            self._vector_found(expr, node.span, "number", where)
+        return expr
+
+    def as_value(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
+        """A number or a vector."""
+        expr = self.expr(node, bindings, where)
+        if type_of(expr) is Type.BOOL:
+            help_ = "write `[…]` around a predicate to get 1 where it holds and 0 elsewhere"
+            label = "expected a number, found a predicate"
+            self.fail("E204", "a number is wanted here, but this is a predicate", node.span, text=label, helps=(help_,))
+        return expr
+
+    def as_vector(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
+        """A vector."""
+        expr = self.expr(node, bindings, where)
+        if type_of(expr) is not Type.VECTOR:
+            found = "a predicate" if type_of(expr) is Type.BOOL else "a number"
+            helps = ("write `dot(q, k)`",) if where in (FieldName.SCORE, FieldName.WEIGHT) else ()
+            message = f"a vector is wanted here, but this is {found}"
+            self.fail("E205", message, node.span, text="expected a vector, such as `q`", helps=helps)
+        return expr
+
+    def _vector_found(self, expr: Expr, span: Span, wanted: str, where: FieldName) -> NoReturn:
+        what = describe_vector(expr)
+        pairs = where in (FieldName.SCORE, FieldName.WEIGHT)
+        helps = ("take a dot product: `dot(q, k)`",) if pairs else ()
+        message = f"{what}, but a {wanted} is wanted here"
+        self.fail("E205", message, span, text=f"expected a {wanted}", helps=helps)
+
+    # --- limits -----------------------------------------------------------------------------------------------
+
+    def check_size(self, expr: Expr, span: Span, where: FieldName) -> None:
+        """Refuse what later stages could only work through slowly."""
+        size, depth = self._measure(expr)
+        most = LARGEST.get(where, LARGEST_NUMBER)
+        if size > most:
+            note = f"with every word expanded it has more than {most} parts"
+            self.fail("E213", "the expression grows too large", span, notes=(note,))
+        if depth > DEEPEST:
+            self.fail("E213", "the expression is nested too deep", span, notes=(TOO_DEEP,))
+
+    def _measure(self, expr: Expr) -> tuple[int, int]:
+        """How many nodes an expression has, shared ones counted each time, and how deep they are nested."""
+        known = self._sizes.get(id(expr))
+        if known is None:
+            inner = [self._measure(child) for child in children(expr)]
+            size = 1 + sum(each for each, _ in inner)
+            depth = 1 + max((each for _, each in inner), default=0)
+            known = self._sizes[id(expr)] = (expr, size, depth)  # keeps the node alive, so that its id stays its own
+        return known[1:]
+
+    # --- findings ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def within(self, name: str, call: Span) -> Iterator[None]:
+        """While a word that was called at `call` is expanded: findings inside it show the call too."""
+        self._open.append(name)
+        self._calls.append(call)
+        try:
+            yield
+        finally:
+            self._open.pop()
+            self._calls.pop()
+
+    def fail(
+        self,
+        code: str,
+        message: str,
+        span: Span,
+        *labels: Label,
+        text: str = "",
+        notes: tuple[str, ...] = (),
+        helps: tuple[str, ...] = (),
+    ) -> NoReturn:
+        """Report and give up on this expression."""
+        self.errors.append(Diagnostic(code, message, self.labels(Label(span, text), *labels), notes, helps))
+        raise Stop
+
+    def labels(self, place: Label, *others: Label) -> tuple[Label, ...]:
+        """The labels of a finding inside the word being expanded: those in the user's own text come first."""
+        own = [call for call in self._calls if call.source == self.source]
+        if place.span.source == self.source or not own:
+            used = tuple(Label(call, "used here") for call in own[-1:] if place.span.source == self.source)
+            return (place, *others, *(label for label in used if label.span != place.span))
+        text = place.text or "here"
+        return (Label(own[-1], "in this use"), Label(place.span, text), *others)
+
+
+def describe_vector(expr: Expr) -> str:
+    """What a vector is, as the subject of a sentence."""
+    match expr:
+        case Vector(name="q"):
+            return "`q` is a vector of the query"
+        case Vector(name="k" | "v" as name):
+            return f"`{name}` is a vector of the key"
+        case Vector(name=name) | Entry(name=name):
+            return f"`{name}` is a vector"
+        case Rotate() | MatMul() | Channel():
+            return "this is a vector"
+    read = sorted({node.name for node in walk(expr) if isinstance(node, Vector)})
+    return f"this is a vector made of {' and '.join(f'`{name}`' for name in read)}" if read else "this is a vector"
