@@ -76,13 +76,16 @@ class _Splitter:
         self.data = {each.name: each for each in spec.data}
         self.operands: dict[str, Operand] = {}
         self._known: dict[tuple[Expr, Kind], str] = {}
+        self._lowered = True  # whether a running maximum may lower the expression at hand: a weight, not a score
         self._width: dict[str, str] = {}  # of a vector operand: one that it meets in a product
 
     def run(self) -> Core:
         spec = self.spec
         values = self._vector(spec.value, Kind.COLUMN_VECTOR)
         is_read = any(Name.SCORE in names_in(expr) for expr in (spec.weight, spec.normalizer))
+        self._lowered = False
         score = self._number(spec.score) if is_read else Const(1)
+        self._lowered = True
         weight, normalizer = self._number(spec.weight), self._number(spec.normalizer)
         rows = next((each.name for each in self.operands.values() if each.kind is Kind.ROW_VECTOR), None)
         if rows is None:
@@ -133,7 +136,7 @@ class _Splitter:
         """A number of the pair or row in operands."""
         side = side_of(expr, self.data)
         if side is not Side.PAIR and reads_data(expr) and type_of(expr) is not Type.BOOL:
-            if not _raises(expr):
+            if not (self._lowered and _raises(expr)):
                 return self._taken_out(expr, side)
         match expr:
             case Let(value=value):
