@@ -1,4 +1,4 @@
-"""The command line: `attncc build`, `check`, `explain`, `show`, `bench`, `list`."""
+"""The command line: `attncc build`, `check`, `explain`, `show`, `bench`, `list`, `new`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from attncc.cli.checking import check
 from attncc.cli.command import examples
 from attncc.cli.explain import explain
 from attncc.cli.listing import list_specs
+from attncc.cli.new import new
 from attncc.cli.show import show
 from attncc.version import VERSION
 
@@ -38,7 +39,7 @@ def cli() -> None:
     """The group; its help is made above."""
 
 
-for each in (build, check, explain, show, bench, list_specs):
+for each in (build, check, explain, show, bench, list_specs, new):
     cli.add_command(each)
 
 
