@@ -42,6 +42,9 @@ MEANINGS = {
     Shade.WRONG: "a fault of attncc",
 }
 
+# by the state of a tile, in its order: first of pairs that are not related, then of those that are
+_SHADES = (Shade.SKIPPED, Shade.MASKED, Shade.WRONG, Shade.WRONG, Shade.PARTIAL, Shade.FULL)
+
 
 def shades(look: Look) -> NDArray[Any]:
     """The shade of every pair."""
@@ -50,11 +53,7 @@ def shades(look: Look) -> NDArray[Any]:
     rows, columns = look.tile
     n, m = look.related.shape
     states = look.states.repeat(rows, axis=0)[:n].repeat(columns, axis=1)[:, :m]
-    found = np.full((n, m), Shade.SKIPPED, dtype=np.uint8)
-    found[states == State.PARTIAL] = Shade.MASKED
-    found[look.related & (states == State.PARTIAL)] = Shade.PARTIAL
-    found[look.related & (states == State.FULL)] = Shade.FULL
-    found[look.related & (states == State.EMPTY) | ~look.related & (states == State.FULL)] = Shade.WRONG
+    found: NDArray[Any] = np.array(_SHADES, dtype=np.uint8)[states + np.uint8(len(State)) * look.related]
     return found
 
 
