@@ -1,4 +1,4 @@
-"""The command line: `attncc build`, `check`, `explain`, `bench`, `list`."""
+"""The command line: `attncc build`, `check`, `explain`, `show`, `bench`, `list`, `new`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from attncc.cli.checking import check
 from attncc.cli.command import examples
 from attncc.cli.explain import explain
 from attncc.cli.listing import list_specs
+from attncc.cli.new import new
+from attncc.cli.show import show
 from attncc.version import VERSION
 
 _HELP = "\n\n".join(
@@ -23,6 +25,7 @@ _HELP = "\n\n".join(
             "attncc build specs/sliding_window.attn -D w=512",
             "attncc check specs/sliding_window.attn",
             "attncc explain specs/sliding_window.attn --n 16384",
+            "attncc show specs/sliding_window.attn -D w=16",
             "attncc bench specs/sliding_window.attn --n 4096",
             "attncc explain E211",
         ),
@@ -36,7 +39,7 @@ def cli() -> None:
     """The group; its help is made above."""
 
 
-for each in (build, check, explain, bench, list_specs):
+for each in (build, check, explain, show, bench, list_specs, new):
     cli.add_command(each)
 
 

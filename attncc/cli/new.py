@@ -1,0 +1,76 @@
+"""`attncc new`: a spec to begin with, in which every field is explained."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from attncc.cli.command import FOUND, OK, command
+from attncc.cli.outputs import write_all
+from attncc.cli.render import Screen
+from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
+
+_PLACEHOLDER = "NAME"  # of the template, which is a spec of that name
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED = ("attention", "pattern", "function", "similarity", "require")
+
+
+@click.command("new")
+@click.argument("name")
+@click.option("-o", "--output", default=".", metavar="DIR|-", help="A folder, or - for stdout.  [.]")
+@command(
+    "Write NAME.attn, a spec to begin with, in which every field is explained.",
+    "attncc new mine",
+    "attncc new mine -o specs",
+    "attncc new mine -o -",
+)
+def new(screen: Screen, name: str, output: str) -> int:
+    """The command's body; its help is made above."""
+    if output == "-" and screen.is_json:
+        raise click.UsageError("`-o -` prints a spec on stdout: it does not go with --json")
+    if output.endswith(".attn"):
+        raise click.UsageError(f"`-o {output}` is no folder: the file is called {name}.attn")
+    _check(name)
+    text = _template(name)
+    if output == "-":
+        click.echo(text, nl=False)
+        return OK
+    path = Path(output) / f"{name}.attn"
+    if path.exists() or path.is_symlink():
+        helps = (f"choose another name, or another folder: `attncc new {name} -o DIR`",)
+        screen.diagnostics([Diagnostic("E901", f"`{path}` is there already, and stays as it is", helps=helps)])
+        return FOUND
+    write_all({path: text})
+    if screen.is_json:
+        screen.json(True, name=name, path=str(path))
+    else:
+        screen.note(f"wrote: {path}")
+    return OK
+
+
+def _template(name: str) -> str:
+    text = Path(__file__).with_name("template.attn").read_text(encoding="utf-8")
+    return re.sub(rf"\b{_PLACEHOLDER}\b", name, text)
+
+
+def _check(name: str) -> None:
+    """Refuse what cannot be the name of an attention.
+
+    Raises:
+        AttnError: E217.
+    """
+    from attncc.spec.resolve import load
+
+    reason = None
+    if not _NAME.fullmatch(name):
+        reason = "a name is made of the letters a-z, digits and `_`, and begins with a letter"
+    elif name in _RESERVED:
+        reason = f"`{name}` is a word of the language"
+    if reason is not None:
+        source = Source("NAME", name)
+        label = Label(Span(source, 1, 1, 1, len(name) + 1), "expected a name for a Python module")
+        message = f"an attention cannot be named `{name}`"
+        raise AttnError(Diagnostic("E217", message, (label,), notes=(reason,), helps=("choose another name",)))
+    load(Source("NAME", f"attention {name} {{}}"))
