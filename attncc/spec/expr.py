@@ -346,11 +346,24 @@ def dots_in(expr: Expr) -> tuple[Dot, ...]:
     return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Dot)))
 
 
+def varies_by_feature(expr: Expr) -> bool:
+    """Whether a value or predicate is one for every feature: it reads a vector, or the index of a feature, as such."""
+    match expr:
+        case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True):
+            return True
+        case Dot() | Reduce() | Width() | Entry() | RowSum() | Channels():
+            return False
+        case _:
+            return any(varies_by_feature(child) for child in children(expr))
+
+
 def type_of(expr: Expr) -> Type:
     """The type of a well-typed expression."""
     match expr:
         case Const(value=bool()) | Compare() | And() | Or() | Not():
             return Type.BOOL
+        case Binary() | Negate() | Call() | Select() | Indicator() if varies_by_feature(expr):
+            return Type.VECTOR
         case Const(value=int()) | Indicator() | Width():
             return Type.INT
         case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True):
@@ -359,8 +372,6 @@ def type_of(expr: Expr) -> Type:
             return Type.INT
         case Let(value=value):
             return type_of(value)
-        case Binary() | Negate() | Call() | Select() if any(type_of(each) is Type.VECTOR for each in children(expr)):
-            return Type.VECTOR
         case Symbol(name=name):
             return Type.INT if name in INTEGER_NAMES else Type.REAL
         case Binary(op=BinaryOp.DIVIDE):

@@ -129,7 +129,7 @@ class ExpressionResolver(CallScope):
                 return self._logical(operator, operands, span, bindings, where)
             case tree.Conditional(condition=condition, then=then, otherwise=otherwise):
                 return self._conditional(
-                    self.as_predicate(condition, bindings, where), then, otherwise, span, bindings, where
+                    self.as_condition(condition, bindings, where), then, otherwise, span, bindings, where
                 )
             case tree.Bracket(items=items):
                 return self._bracket(items, span, bindings, where)
@@ -153,7 +153,7 @@ class ExpressionResolver(CallScope):
     # --- predicates -------------------------------------------------------------------------------------------
 
     def _comparison(self, node: tree.Comparison, bindings: Bindings, where: FieldName) -> Expr:
-        numbers = [self.as_number(operand, bindings, where) for operand in node.operands]
+        numbers = [self.as_value(operand, bindings, where) for operand in node.operands]
         links = [
             fold(Compare(CompareOp(operator), left, right, span=node.span))
             for operator, left, right in zip(node.operators, numbers, numbers[1:], strict=False)
@@ -163,7 +163,7 @@ class ExpressionResolver(CallScope):
     def _logical(
         self, operator: str, operands: tuple[tree.Tree, ...], span: Span, bindings: Bindings, where: FieldName
     ) -> Expr:
-        parts = [self.as_predicate(operand, bindings, where) for operand in operands]
+        parts = [self.as_condition(operand, bindings, where) for operand in operands]
         return _conjunction(parts, span) if operator == "&" else _disjunction(parts, span)
 
     def _membership(self, node: tree.Membership, bindings: Bindings, where: FieldName) -> Expr:

@@ -9,9 +9,13 @@ from attncc.diagnostics import Span
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     Channel,
+    Compare,
+    CompareOp,
     Const,
+    Dot,
     Entry,
     Expr,
+    Indicator,
     MatMul,
     Name,
     Symbol,
@@ -136,9 +140,18 @@ class NameScope(Scope):
         self.fail("E216", "only a list of constants or declared data can be indexed", node.values.span)
 
     def _own(self, data: Data, node: tree.Index, bindings: Bindings, where: FieldName) -> Expr:
-        """`u[i]` of data of rows, `w[j]` of data of keys."""
+        """`u[i]` of data of rows, `w[j]` of data of keys; `u[i, c]` is feature c of its vector.
+
+        The feature may depend on the other token. As a product with a vector that is 1 in one place and 0 elsewhere it
+        is a matrix product like any other, and exact.
+        """
         wanted = Name.I if data.is_row else Name.J
         place = self.as_number(node.indices[0], bindings, where)
+        if len(node.indices) == 2 and place == Symbol(wanted) and data.is_vector:
+            feature = self.as_number(node.indices[1], bindings, where)
+            self._check_whole(feature, node.indices[1].span)
+            chosen = Indicator(Compare(CompareOp.EQUAL, Channel(), feature), span=node.indices[1].span)
+            return Dot(self._datum(data, node.span, where), chosen, span=node.span)
         if len(node.indices) != 1 or place != Symbol(wanted):
             who = "row" if data.is_row else "key"
             note = (
@@ -159,12 +172,7 @@ class NameScope(Scope):
         indices: list[Expr] = []
         for axis, index in zip(data.axes, node.indices, strict=False):
             place = self.as_number(index, bindings, where)
-            if type_of(place) is not Type.INT:
-                helps = ("round it: `floor(…)`",)
-                text = "expected a whole number"
-                self.fail(
-                    "E216", "an index is a whole number, but this is a real one", index.span, text=text, helps=helps
-                )
+            self._check_whole(place, index.span)
             if isinstance(place, Const) and isinstance(axis, int) and not 0 <= place.value < axis:
                 text = f"expected 0 … {axis - 1}"
                 message = f"the axis has {axis} entries, but the index is {place.value}"
@@ -172,6 +180,12 @@ class NameScope(Scope):
             indices.append(place)
         left = len(data.axes) - len(indices)
         return Entry(data.name, tuple(indices), is_vector=left >= 1, whole=data.whole, span=node.span)
+
+    def _check_whole(self, index: Expr, span: Span) -> None:
+        if type_of(index) is not Type.INT:
+            helps = ("round it: `floor(…)`",)
+            text, message = "expected a whole number", "an index is a whole number, but this is a real one"
+            self.fail("E216", message, span, text=text, helps=helps)
 
     def _too_few(self, data: Data, node: tree.Index, given: int) -> NoReturn:
         shape = ", ".join(_axis_text(axis) for axis in data.axes)

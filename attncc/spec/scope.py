@@ -10,7 +10,19 @@ from typing import NoReturn
 
 from attncc.diagnostics import Diagnostic, Label, Source, Span
 from attncc.spec.data import Data
-from attncc.spec.expr import Channel, Entry, Expr, MatMul, Rotate, Type, Vector, children, type_of, walk
+from attncc.spec.expr import (
+    Channel,
+    Entry,
+    Expr,
+    MatMul,
+    Rotate,
+    Type,
+    Vector,
+    children,
+    type_of,
+    varies_by_feature,
+    walk,
+)
 from attncc.spec.fields import FieldName
 from attncc.spec.words import Words
 from attncc.syntax import tree
@@ -62,13 +74,20 @@ class Scope(ABC):
     def as_predicate(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
         """A predicate."""
         expr = self.expr(node, bindings, where)
-        if type_of(expr) is Type.VECTOR:
+        if varies_by_feature(expr):
             self._vector_found(expr, node.span, "predicate", where)
         if type_of(expr) is not Type.BOOL:
             help_ = "compare it with another number, for instance `… < 8`"
             label = "expected a predicate, found a number"
             self.fail("E204", "a predicate is wanted here, but this is a number", node.span, text=label, helps=(help_,))
         return expr
+
+    def as_condition(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
+        """A predicate, or one for every feature: `channel < 8`."""
+        expr = self.expr(node, bindings, where)
+        return (
+            expr if varies_by_feature(expr) and type_of(expr) is Type.BOOL else self.as_predicate(node, bindings, where)
+        )
 
     def as_number(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
         """A number of a pair, a row or a token."""
