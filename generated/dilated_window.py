@@ -8,8 +8,7 @@
 #     }
 #
 # Plan: a tile of rows first … last visits keys first - 1020 … last.
-# Cost: about 2042·H·n·(d + e) flops and H·(4·n + b·(m·(d + e) + n·(d + e))) bytes forward (b
-# bytes an element); nothing of size n·m is stored.
+# Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
 from typing import NamedTuple

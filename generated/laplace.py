@@ -9,8 +9,7 @@
 #     }
 #
 # Plan: a tile of rows first … last visits keys up to last; without a mask: keys up to first.
-# Cost: about 2·H·n·(d + e)·(m - n/2) flops and H·(4·n + b·(m·(d + e) + n·(d + e))) bytes forward
-# (b bytes an element); nothing of size n·m is stored.
+# Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
 from typing import NamedTuple

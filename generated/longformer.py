@@ -10,8 +10,7 @@
 # Plan: a tile of rows first … last visits keys up to 15, then all keys if first < 16, then keys
 # first - 256 … last + 256; without a mask: keys up to 15, all keys if last < 16, keys last - 256
 # … first + 256.
-# Cost: about 2·H·(d + e)·(16·m + 529·n) flops and H·(4·n + b·(m·(d + e) + n·(d + e))) bytes
-# forward (b bytes an element); nothing of size n·m is stored.
+# Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
 from typing import NamedTuple

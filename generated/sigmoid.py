@@ -9,8 +9,7 @@
 #     }
 #
 # Plan: a tile of rows first … last visits keys up to last; without a mask: keys up to first.
-# Cost: about 2·H·n·(d + e)·(m - n/2) flops and H·b·(m·(d + e) + n·(d + e)) bytes forward (b bytes
-# an element); nothing of size n·m is stored.
+# Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
 import math
@@ -231,7 +230,7 @@ if triton is not None:
         kept = weight
         if MASKED:
             kept = tl.where(related, kept, 0.0)
-        d_score = d_share * ((1 - weight) * weight)
+        d_score = d_share * (weight * (1 - weight))
         if MASKED:
             d_score = tl.where(related, d_score, 0.0)
         dv = _dot(kept.to(d_out.dtype), d_out, dv, PRECISION)
@@ -352,7 +351,7 @@ if triton is not None:
         d_share = _dot(d_out, tl.trans(v), None, PRECISION)
         score = scale * dot_qk - log_m
         weight = tl.sigmoid(score)
-        d_score = d_share * ((1 - weight) * weight)
+        d_score = d_share * (weight * (1 - weight))
         if MASKED:
             d_score = tl.where(related, d_score, 0.0)
         dq_total = _dot(d_score.to(k.dtype), k, dq_total, PRECISION)

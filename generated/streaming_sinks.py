@@ -9,8 +9,7 @@
 #
 # Plan: a tile of rows first … last visits keys up to min(last, 3), then keys first - 1019 … last;
 # without a mask: keys up to min(first, 3), keys last - 1019 … first.
-# Cost: about 2048·H·n·(d + e) flops and H·(4·n + b·(m·(d + e) + n·(d + e))) bytes forward (b
-# bytes an element); nothing of size n·m is stored.
+# Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The gradient of a forward graph, as another graph: reverse mode, node by node, each step by sympy.
+"""The gradient of a forward graph, as another graph: reverse mode, node by node.
 
 With p_ij = w_ij / N_i and D_i = do_i . out_i - dlse_i the gradient of a weight is (do_i . v_j - D_i dN_i/drows) / N_i;
 from there it flows through the numbers of the pair to the dot products, and is contracted with k, q and do.
