@@ -161,6 +161,14 @@ EXPLANATIONS: dict[str, Explanation] = {
         "The backward pass is derived from the weight, and a part of this one has no derivative that can be used. "
         "Rewrite that part with functions that have one.",
     ),
+    "W301": Explanation(
+        "A dot product has no largest value, and exp(x) of 32 bits ends at x = 88, of float16 at x = 11. Beyond, the "
+        "weight is infinite, and so is the output, or its gradient is NaN. Where the weight is a sum of exponentials "
+        "and the normaliser a multiple of `rows`, the largest exponent of the row is subtracted first and nothing "
+        "overflows. Elsewhere the module is right for small exponents only: keep them small, or bound them.",
+        _one("weight = exp(score); normalize = none"),
+        _one("weight = exp(min(score, 11)); normalize = none"),
+    ),
     "E901": Explanation(
         "A file or folder cannot be read or written, or is not UTF-8 text. Nothing was changed.",
     ),

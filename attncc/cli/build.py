@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from attncc.cli.command import FOUND, OK, command
-from attncc.cli.compiling import compile_all
+from attncc.cli.compiling import compile_all, warnings_of
 from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
 from attncc.cli.outputs import on_disk, write_all
 from attncc.cli.render import Screen
@@ -59,9 +59,11 @@ def build(
     if output == "-":
         if len(compiled) > 1:
             raise click.UsageError(f"`-o -` prints one module, and {len(compiled)} specs were given")
+        screen.warnings(warnings_of(compiled))
         click.echo(compiled[0].text.encode("utf-8"), nl=False)
         return _checked(screen, compiled, define) if run_check else OK
     targets = _targets(compiled, output)
+    screen.warnings(warnings_of(compiled))
     if fresh:
         return _report(
             screen, compiled, {path: on_disk(path) != each.text for path, each in targets.items()}, fresh=True
@@ -110,7 +112,7 @@ def _report(screen: Screen, compiled: list[Compiled], changed: Mapping[Path, boo
             }
             for path, each in zip(changed, compiled, strict=True)
         ]
-        screen.json(code == OK, outputs=outputs)
+        screen.json(code == OK, warnings_of(compiled), outputs=outputs)
     return code
 
 

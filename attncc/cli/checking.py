@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attncc.cli.command import FOUND, OK, command
+from attncc.cli.compiling import warnings_of
 from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
 from attncc.cli.render import Screen
 from attncc.diagnostics import Source
@@ -84,8 +85,10 @@ def check(
     """The command's body; its help is made above."""
     found = check_all(screen, sources_of(files, stdin_filename), define, quick=quick, form=form)
     ok = all(each.ok for each in found)
+    warnings = warnings_of(each.compiled for each in found if not each.is_smaller)
+    screen.warnings(warnings)
     if screen.is_json:
-        screen.json(ok, reports=[_as_json(each) for each in found])
+        screen.json(ok, warnings, reports=[_as_json(each) for each in found])
     elif not screen.quiet or not ok:
         screen.data("\n\n".join(each.text for each in found if not screen.quiet or not each.ok))
     return OK if ok else FOUND

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from attncc.diagnostics import AttnError, Diagnostic, Source
@@ -29,3 +29,8 @@ def compile_all(sources: tuple[Source, ...], define: Mapping[str, str]) -> list[
     if faults:
         raise AttnError(*faults)
     return compiled
+
+
+def warnings_of(compiled: Iterable[Compiled]) -> list[Diagnostic]:
+    """The warnings of every spec, in the order of the specs."""
+    return [warning for each in compiled for warning in each.warnings]

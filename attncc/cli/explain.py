@@ -60,8 +60,9 @@ def explain(
         raise click.UsageError(f"the lists of this spec give a pattern to {most} heads, and --heads is {heads}")
     found = explanation(plan, n, m or n, heads or most, d, e or d)
     if screen.is_json:
-        screen.json(True, **found)
+        screen.json(True, plan.warnings, **found)
     else:
+        screen.warnings(plan.warnings)
         screen.data(as_text(found, screen.verbose))
     return OK
 

@@ -63,6 +63,12 @@ class Screen:
         else:
             self.warn("\n\n".join(render(each) for each in shown))
 
+    def warnings(self, found: Iterable[Diagnostic]) -> None:
+        """Print findings that stopped nothing; `--json` carries them in its object."""
+        shown = list(found)
+        if shown and not self.quiet and not self.is_json:
+            self.diagnostics(shown)
+
     def internal_error(self, error: BaseException) -> None:
         """A fault of attncc itself: never shown as an error in the user's text."""
         if self.verbose:

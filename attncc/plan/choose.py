@@ -8,6 +8,7 @@ from attncc.graph.ir import Graph
 from attncc.plan.derivation import domain_steps
 from attncc.plan.domain import analyse
 from attncc.plan.model import Passes, Plan, Slabs
+from attncc.plan.overflow import overflows
 from attncc.plan.ranges import Domain
 from attncc.plan.tiles import TILES
 from attncc.rewrite.algebra import NoDerivative
@@ -44,6 +45,7 @@ def plan(spec: Spec) -> Plan:
         has_lse=gradients.has_lse,
         tiles=TILES,
         slabs=SLABS,
+        warnings=overflows(spec, graph),
     )
 
 

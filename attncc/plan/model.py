@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from attncc.diagnostics import Diagnostic
 from attncc.graph.ir import Graph
 from attncc.plan.ranges import Domain
 from attncc.rewrite.engine import Step
@@ -65,3 +66,4 @@ class Plan:
     has_lse: bool
     tiles: tuple[Tiles, ...]
     slabs: Slabs
+    warnings: tuple[Diagnostic, ...]

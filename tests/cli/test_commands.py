@@ -109,7 +109,10 @@ def test_a_process_exits_with_the_same_codes() -> None:
 def test_every_code_is_explained_by_a_spec_that_has_it(code: str) -> None:
     assert CODES[code] in run("explain", code).stdout
     found = EXPLANATIONS[code]
-    if found.wrong:
+    if code.startswith("W"):
+        assert [each.code for each in make_plan(Source("wrong.attn", found.wrong)).warnings] == [code]
+        assert not make_plan(Source("right.attn", found.right)).warnings
+    elif found.wrong:
         with pytest.raises(AttnError) as caught:
             make_plan(Source("wrong.attn", found.wrong))
         assert [each.code for each in caught.value.diagnostics] == [code]
