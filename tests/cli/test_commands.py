@@ -97,6 +97,10 @@ def test_list_shows_what_it_can_read(tmp_path: Path) -> None:
     result = run("list", tmp_path)
     assert result.exit_code == 1
     assert result.stdout.split() == ["a", "Good."] and "error[E102]" in result.stderr
+    (tmp_path / "c.attn").write_bytes(b"\xff\xfe")
+    result = run("list", tmp_path)
+    assert result.exit_code == 2 and result.stdout.split() == ["a", "Good."]
+    assert "error[E102]" in result.stderr and "error[E901]" in result.stderr
 
 
 def test_a_process_exits_with_the_same_codes() -> None:
