@@ -25,7 +25,6 @@ CODES: dict[str, str] = {
     "E216": "a list of constants that cannot be used so",
     "E217": "a name that an emitted module cannot have",
     "E301": "a pattern that relates no pair",
-    "E302": "a weight without a usable derivative",
     "W301": "an exponential that can overflow",
     "E901": "a file cannot be read or written",
 }

@@ -157,10 +157,6 @@ EXPLANATIONS: dict[str, Explanation] = {
         _one("pattern = causal & j > i"),
         _one("pattern = causal & j >= i"),
     ),
-    "E302": Explanation(
-        "The backward pass is derived from the weight, and a part of this one has no derivative that can be used. "
-        "Rewrite that part with functions that have one.",
-    ),
     "W301": Explanation(
         "A dot product has no largest value, and exp(x) of 32 bits ends at x = 88, of float16 at x = 11. Beyond, the "
         "weight is infinite, and so is the output, or its gradient is NaN. Where the weight is a sum of exponentials "

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
-from attncc.graph.ir import Graph
 from attncc.plan.derivation import domain_steps
 from attncc.plan.domain import analyse
 from attncc.plan.model import Passes, Plan, Slabs
 from attncc.plan.overflow import overflows
 from attncc.plan.ranges import Domain
 from attncc.plan.tiles import TILES
-from attncc.rewrite.algebra import NoDerivative
 from attncc.rewrite.backward import Gradients, differentiate
 from attncc.rewrite.engine import rewrite
 from attncc.rewrite.finish import finish
@@ -26,13 +24,13 @@ def plan(spec: Spec) -> Plan:
     """The plan of a spec.
 
     Raises:
-        AttnError: E301 when the pattern relates no pair, E302 when a weight has no usable derivative.
+        AttnError: E301 when the pattern relates no pair.
     """
     domain = analyse(spec.pattern)
     _refuse_empty(spec, domain)
     dense = build(spec)
     graph, steps = rewrite(dense, LAWS)
-    gradients = _differentiate(spec, graph)
+    gradients = differentiate(graph)
     return Plan(
         spec=spec,
         domain=domain,
@@ -60,11 +58,3 @@ def _refuse_empty(spec: Spec, domain: Domain) -> None:
         label = Label(spec.pattern.span or spec.span, "no query sees any key")
         help_ = "check the signs: `i` is the query, `j` the key, and `causal` is `j <= i`"
         raise AttnError(Diagnostic("E301", "the pattern relates no pair", (label,), helps=(help_,)))
-
-
-def _differentiate(spec: Spec, graph: Graph) -> Gradients:
-    try:
-        return differentiate(graph)
-    except NoDerivative as error:
-        label = Label(error.term.span or spec.span, "this part")
-        raise AttnError(Diagnostic("E302", "a weight has no usable derivative", (label,))) from error

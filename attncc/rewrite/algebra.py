@@ -23,15 +23,6 @@ from attncc.spec.expr import (
     walk,
 )
 
-
-class NoDerivative(Exception):
-    """An expression that has no usable derivative; `term` is the part that hinders."""
-
-    def __init__(self, term: Expr) -> None:
-        super().__init__("no derivative")
-        self.term = term
-
-
 INNER = Local("inner")  # the argument of a function whose own derivative is asked for
 
 

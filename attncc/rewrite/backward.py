@@ -49,11 +49,7 @@ class Gradients:
 
 
 def differentiate(forward: Graph) -> Gradients:
-    """The backward graph of `forward` for q, k and v.
-
-    Raises:
-        NoDerivative: when a weight is no differentiable function of its dot products.
-    """
+    """The backward graph of `forward` for q, k and v; numbers that jump have the derivative 0."""
     return _Backward(forward).run()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import sympy
 
-from attncc.rewrite.algebra import INNER, SLOPES, NoDerivative, depends
+from attncc.rewrite.algebra import INNER, SLOPES, depends
 from attncc.spec.expr import (
     Binary,
     BinaryOp,
@@ -23,8 +23,6 @@ from attncc.spec.expr import (
     Expr,
     Negate,
     Select,
-    Type,
-    type_of,
 )
 
 
@@ -118,10 +116,8 @@ class _Conversion:
                 return _function("step")(self.into(left))
             case Select(condition=condition, then=then, otherwise=otherwise):
                 return _function("choose")(self._symbol(condition), self.into(then), self.into(otherwise))
-            case _ if type_of(expr) is Type.INT:
+            case _:  # an indicator or another whole number: constant but for its jumps
                 return self._symbol(expr)
-            case _:
-                raise NoDerivative(expr)
 
     def _symbol(self, expr: Expr) -> Any:
         return self._opaque.setdefault(expr, sympy.Symbol(f"c{len(self._opaque):04d}", real=True))

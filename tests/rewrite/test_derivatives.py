@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from attncc.compiler import make_plan
 from attncc.diagnostics import Source
 from attncc.rewrite.algebra import derivative
 from attncc.spec.expr import Binary, BinaryOp, Call, Const, Dot, Expr, Select, rebuild, walk
@@ -66,6 +67,14 @@ def test_a_power_of_relu_needs_no_choice(power: float) -> None:
     assert power == 1 or not any(isinstance(each, Select) for each in walk(found))
     assert at(found, 1.7) == pytest.approx(power * 1.7 ** (power - 1))
     assert at(found, -1.7) == 0
+
+
+@pytest.mark.parametrize("jump", ("[score > 0]", "floor(score)", "(score > 0 ? 2 : 1)", "sign(score)"))
+def test_numbers_that_jump_are_constants_beside_their_jumps(jump: str) -> None:
+    plan = make_plan(
+        Source("jump.attn", f"attention jump {{ weight = score * {jump} * relu(score); normalize = none }}")
+    )
+    assert {"dq", "dk", "dv"} == set(plan.torch.backward.outputs)
 
 
 @pytest.mark.parametrize("name", UNARY)
