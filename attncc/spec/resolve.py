@@ -15,6 +15,7 @@ from attncc.spec.fields import FieldName
 from attncc.spec.fold import LARGEST_POSITION, NoValue, in_range
 from attncc.spec.functions import FUNCTIONS
 from attncc.spec.model import Align, Parameter, Spec
+from attncc.spec.unused import faults_of, without_use
 from attncc.spec.words import Words, nearest, taken, twice, unknown_type, words_of
 from attncc.syntax import tree
 from attncc.syntax.parse import MOST_ERRORS, parse
@@ -56,6 +57,7 @@ def resolve(file: tree.File, overrides: Mapping[str, str]) -> Spec:
         raise _all(file.source, (*errors, _not_one(file, attentions)))
     resolver = _AttentionResolver(file.source, attentions[0], words, list(errors))
     spec = resolver.run(overrides)
+    resolver.check_unused(file.definitions)
     if resolver.errors:
         raise _all(file.source, resolver.errors)
     return spec
@@ -126,6 +128,29 @@ class _AttentionResolver:
             self.errors[checked:] = later
         self._check_affine(spec)
         return spec
+
+    def check_unused(self, definitions: Sequence[tree.Attention | tree.Word | tree.SimilarityWord]) -> None:
+        """Check the words of the file that the attention does not reach."""
+        for word in definitions:
+            if isinstance(word, tree.Attention) or word.name.text in self.expressions.used or not self.words.hold(word):
+                continue
+            known = {error.labels[0].span for error in self.errors}
+            too_large = any(error.code == "E213" for error in self.errors)  # and so is every word that uses one
+            for found in faults_of(word, self._faults_of_use):
+                if found.labels[0].span not in known and not (too_large and found.code == "E213"):
+                    self.errors.append(without_use(found, word))
+
+    def _faults_of_use(self, use: tree.Call, where: FieldName) -> list[Diagnostic]:
+        mark = len(self.errors)
+        if use.name.text in self.words.similarities:
+            self._similarity_word(use, {})
+        elif use.name.text in self.words.patterns:
+            self.expressions.predicate(use, {}, where)
+        else:
+            self.expressions.number(use, {}, where)
+        found = self.errors[mark:]
+        del self.errors[mark:]
+        return found
 
     def _check_name(self) -> None:
         """The name becomes a Python module and part of an operator's name."""

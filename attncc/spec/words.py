@@ -39,6 +39,11 @@ class Words:
     functions: dict[str, tree.Word]
     similarities: dict[str, tree.SimilarityWord]
 
+    def hold(self, word: tree.Word | tree.SimilarityWord) -> bool:
+        """Whether this very word is found under its name: it is not if another one had the name first."""
+        tables = (self.patterns, self.functions, self.similarities)
+        return any(table.get(word.name.text) is word for table in tables)
+
 
 def words_of(file: tree.File) -> tuple[Words, tuple[Diagnostic, ...]]:
     """The prelude's words and the file's own; a word that exists already is a diagnostic."""
