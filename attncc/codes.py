@@ -27,6 +27,7 @@ CODES: dict[str, str] = {
     "E218": "a declaration that does not fit",
     "E219": "a used file that cannot be found, or that uses itself",
     "E301": "a pattern that relates no pair",
-    "E302": "a weight without a usable derivative",
+    "E302": "a vector of a pair where one of a token is needed",
+    "W301": "an exponential that can overflow",
     "E901": "a file cannot be read or written",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from attncc.diagnostics import Source
+from attncc.diagnostics import Diagnostic, Source
 from attncc.emit.module import emit
 from attncc.plan.choose import plan
 from attncc.plan.model import Plan
@@ -23,6 +23,11 @@ class Compiled:
     spec: Spec
     plan: Plan = field(repr=False)
     text: str = field(repr=False)
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """Findings that stopped nothing."""
+        return self.plan.warnings
 
 
 def make_plan(source: Source, parameters: Mapping[str, str] | None = None) -> Plan:

@@ -139,8 +139,9 @@ EXPLANATIONS: dict[str, Explanation] = {
         "pattern near = i - j < 3\n" + _one("pattern = near"),
     ),
     "E216": Explanation(
-        "A list holds constants and is read at once, by a whole number made of h and H: `[1, 1, 2, 4][h]`. It "
-        "cannot be stored, or read at a position; a table of positions is an input, not a constant.",
+        "A list holds constants and is read at once, by a whole number made of h and H: `[1, 1, 2, 4][h]`. Declared "
+        "data are read at one whole number for each of their axes; the last axis may be left out, which gives a "
+        "vector. Data with an axis n (m) hold something for each row (key), and are read at their own i (j).",
         _one("pattern = i - j < [8, 16][j]"),
         _one("pattern = i - j < [8, 16][h % 2]"),
     ),
@@ -151,6 +152,18 @@ EXPLANATIONS: dict[str, Explanation] = {
         "attention class { pattern = causal }",
         "attention classes { pattern = causal }",
     ),
+    "E218": Explanation(
+        "Data are declared with their axes. A parameter is made before any call: its axes are H, d, e and whole "
+        "numbers, `param bias[H, 32]`. An input comes with each call: vectors of queries `input u[B, H, n, d]`, of "
+        "keys `input w[B, H, m, d]`, numbers `input g[B, H, n]`, or a table without n, m and B.",
+        _one("param bias[H, n]; score = dot(q, k) + bias[h, i]"),
+        _one("param bias[H, 512]; score = dot(q, k) + bias[h, i]"),
+    ),
+    "E219": Explanation(
+        "`use` takes the words of another file: its patterns, functions and similarities. The path is looked up beside "
+        "the file that asks, then in the directories of the environment variable ATTNCC_PATH. No file may use itself, "
+        "directly or through others.",
+    ),
     "E301": Explanation(
         "No query is related to any key, for any lengths, so every output would be 0. Two conditions exclude each "
         "other, or a sign is the wrong way round: i is the query, j the key, and the past is `j <= i`.",
@@ -158,8 +171,19 @@ EXPLANATIONS: dict[str, Explanation] = {
         _one("pattern = causal & j >= i"),
     ),
     "E302": Explanation(
-        "The backward pass is derived from the weight, and a part of this one has no derivative that can be used. "
-        "Rewrite that part with functions that have one.",
+        "A vector made of the query's and the key's vectors exists for every pair. Its features can be summed, "
+        "`dot(a[h], tanh(q + k))`, one by one; it cannot be multiplied by a matrix, rotated, or reduced otherwise, "
+        "since that would take a vector's work for every pair. Do so with the vector of each token, before they meet.",
+        _one("param W[H, d, 8], a[H, 8]; score = dot(a[h], tanh((q + k) @ W[h]))"),
+        _one("param W[H, d, 8], a[H, 8]; score = dot(a[h], tanh(q @ W[h] + k @ W[h]))"),
+    ),
+    "W301": Explanation(
+        "A dot product has no largest value, and exp(x) of 32 bits ends at x = 88, of float16 at x = 11. Beyond, the "
+        "weight is infinite, and so is the output, or its gradient is NaN. Where the weight is a sum of exponentials "
+        "and the normaliser a multiple of `rows`, the largest exponent of the row is subtracted first and nothing "
+        "overflows. Elsewhere the module is right for small exponents only: keep them small, or bound them.",
+        _one("weight = exp(score); normalize = none"),
+        _one("weight = exp(min(score, 11)); normalize = none"),
     ),
     "E901": Explanation(
         "A file or folder cannot be read or written, or is not UTF-8 text. Nothing was changed.",

@@ -9,8 +9,7 @@
 #
 # Plan: a tile of rows first … last visits keys 128 * (first // 128) - 128 … 128 * (last // 128) +
 # 255; without a mask: keys 128 * (last // 128) - 128 … 128 * (first // 128) + 255.
-# Cost: about 768·H·n·(d + e) flops and H·(4·n + b·(m·(d + e) + n·(d + e))) bytes forward (b bytes
-# an element); nothing of size n·m is stored.
+# Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
 from typing import NamedTuple
@@ -1252,6 +1251,11 @@ def _prepared(q, k, v, scale, kv_lengths, q_start, k_start):
     return q, k, v, scale, q_start, k_start, q_starts, kv_lengths
 
 
+def _is_shape_only(x):
+    """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
+    return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -1290,9 +1294,9 @@ def attention(
     _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
     prepared = _prepared(q, k, v, scale, kv_lengths, q_start, k_start)
     form = _form(form, prepared[0])
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
         outs = _Attention.apply(*prepared, form)
-    elif form == "torch":
+    elif form == "torch" and torch.compiler.is_compiling():
         outs = _batched(*prepared)
     else:
         outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form)

@@ -12,6 +12,7 @@ import click
 from attncc.cli.command import OK, command
 from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
 from attncc.cli.render import Screen
+from attncc.diagnostics import AttnError
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -72,7 +73,11 @@ def bench(
         raise click.BadParameter(f"{heads} heads are no multiple of {kv_heads} key heads")
     gc.enable()  # unlike a build, this runs long and frees much
     records: list[dict[str, object]] = []
-    for compiled in compile_all(sources_of(files, stdin_filename), define):
+    sources, unread = sources_of(files, stdin_filename)
+    specs, faults = compile_all(sources, define)
+    if unread or faults:
+        raise AttnError(*unread, *faults)
+    for compiled in specs:
         spec = compiled.spec
 
         def ours(spec=spec):  # type: ignore[no-untyped-def]

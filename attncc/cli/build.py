@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from attncc.cli.command import FOUND, OK, command
-from attncc.cli.compiling import compile_all
+from attncc.cli.command import FOUND, OK, code_of, command
+from attncc.cli.compiling import compile_all, warnings_of
 from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
 from attncc.cli.outputs import on_disk, write_all
 from attncc.cli.render import Screen
+from attncc.diagnostics import AttnError, Diagnostic
 
 if TYPE_CHECKING:
     from attncc.compiler import Compiled
@@ -55,28 +56,46 @@ def build(
     """The command's body; its help is made above."""
     if output == "-" and (fresh or screen.is_json):
         raise click.UsageError("`-o -` prints a module on stdout: it goes with neither --fresh nor --json")
-    compiled = compile_all(sources_of(files, stdin_filename), define)
+    sources, unread = sources_of(files, stdin_filename)
+    given = len(sources) + len(unread)
+    if given > 1 and (output == "-" or _is_file(output)):
+        raise click.UsageError(f"`-o {output}` takes one module, and {given} specs were given; pass a folder")
+    compiled, faults = compile_all(sources, define)
+    found = [*unread, *faults, *warnings_of(compiled)]
     if output == "-":
-        if len(compiled) > 1:
-            raise click.UsageError(f"`-o -` prints one module, and {len(compiled)} specs were given")
-        click.echo(compiled[0].text.encode("utf-8"), nl=False)
-        return _checked(screen, compiled, define) if run_check else OK
+        for each in compiled:
+            click.echo(each.text.encode("utf-8"), nl=False)
+        screen.diagnostics(found)
+        code = code_of(found)
+    else:
+        code = _build(screen, compiled, found, output, fresh=fresh)
+    if run_check and compiled and not fresh:
+        code = max(code, _checked(screen, compiled, define))
+    return code
+
+
+def _is_file(output: str) -> bool:
+    """Whether the one module goes to a file of this name, not into a folder."""
+    return output.endswith(".py") and not Path(output).is_dir()
+
+
+def _build(screen: Screen, compiled: list[Compiled], found: list[Diagnostic], output: str, *, fresh: bool) -> int:
+    """Write the modules, or compare with what is there, and report; specs that have errors touch no file."""
     targets = _targets(compiled, output)
     if fresh:
-        return _report(
-            screen, compiled, {path: on_disk(path) != each.text for path, each in targets.items()}, fresh=True
-        )
-    changed = write_all({path: each.text for path, each in targets.items()})
-    code = _report(screen, compiled, changed, fresh=False)
-    return max(code, _checked(screen, compiled, define)) if run_check else code
+        changed = {path: on_disk(path) != each.text for path, each in targets.items()}
+    else:
+        try:
+            changed = write_all({path: each.text for path, each in targets.items()})
+        except AttnError as error:
+            raise AttnError(*found, *error.diagnostics) from None
+    return _report(screen, compiled, changed, found, fresh=fresh)
 
 
 def _targets(compiled: list[Compiled], output: str) -> dict[Path, Compiled]:
     """Where each module goes."""
-    if output.endswith(".py") and not Path(output).is_dir():
-        if len(compiled) > 1:
-            raise click.UsageError(f"`-o {output}` is one file, and {len(compiled)} specs were given; pass a folder")
-        return {Path(output): compiled[0]}
+    if _is_file(output):
+        return {Path(output): each for each in compiled}
     targets: dict[Path, Compiled] = {}
     for each in compiled:
         path = Path(output) / f"{each.spec.name}.py"
@@ -89,10 +108,12 @@ def _targets(compiled: list[Compiled], output: str) -> dict[Path, Compiled]:
     return targets
 
 
-def _report(screen: Screen, compiled: list[Compiled], changed: Mapping[Path, bool], *, fresh: bool) -> int:
-    """Say what was written, or, with --fresh, what would be; the exit code."""
+def _report(
+    screen: Screen, compiled: list[Compiled], changed: Mapping[Path, bool], found: list[Diagnostic], *, fresh: bool
+) -> int:
+    """Say what was written, or, with --fresh, what would be, and what was found; the exit code."""
     words = ("up to date", "not up to date") if fresh else ("unchanged", "wrote")
-    code = FOUND if fresh and any(changed.values()) else OK
+    code = max(code_of(found), FOUND if fresh and any(changed.values()) else OK)
     for path, is_changed in changed.items():
         if fresh and is_changed:
             screen.warn(f"{words[is_changed]}: {path}")
@@ -110,7 +131,9 @@ def _report(screen: Screen, compiled: list[Compiled], changed: Mapping[Path, boo
             }
             for path, each in zip(changed, compiled, strict=True)
         ]
-        screen.json(code == OK, outputs=outputs)
+        screen.json(code == OK, found, outputs=outputs)
+    else:
+        screen.diagnostics(found)
     return code
 
 
@@ -118,7 +141,7 @@ def _checked(screen: Screen, compiled: list[Compiled], define: Mapping[str, str]
     """Compare with dense attention; the table goes to stderr, because stdout is the build's own."""
     from attncc.cli.checking import check_all
 
-    reports = check_all(screen, [each.spec.source for each in compiled], define, quick=True, form=None)
+    reports = check_all(screen, compiled, define, quick=True, form=None)
     for each in reports:
         screen.note(each.text)
     return OK if all(each.ok for each in reports) else FOUND

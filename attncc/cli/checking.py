@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attncc.cli.command import FOUND, OK, command
+from attncc.cli.command import FOUND, OK, code_of, command
+from attncc.cli.compiling import compile_all, warnings_of
 from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
 from attncc.cli.render import Screen
-from attncc.diagnostics import Source
 
 if TYPE_CHECKING:
     from attncc.check.compare import Property, Report, Verdict
@@ -82,24 +82,28 @@ def check(
     form: str | None,
 ) -> int:
     """The command's body; its help is made above."""
-    found = check_all(screen, sources_of(files, stdin_filename), define, quick=quick, form=form)
-    ok = all(each.ok for each in found)
+    sources, unread = sources_of(files, stdin_filename)
+    compiled, faults = compile_all(sources, define)
+    findings = [*unread, *faults, *warnings_of(compiled)]
+    found = check_all(screen, compiled, define, quick=quick, form=form)
+    code = max(code_of(findings), OK if all(each.ok for each in found) else FOUND)
     if screen.is_json:
-        screen.json(ok, reports=[_as_json(each) for each in found])
-    elif not screen.quiet or not ok:
-        screen.data("\n\n".join(each.text for each in found if not screen.quiet or not each.ok))
-    return OK if ok else FOUND
+        screen.json(code == OK, findings, reports=[_as_json(each) for each in found])
+        return code
+    shown = [each.text for each in found if not screen.quiet or not each.ok]
+    if shown:
+        screen.data("\n\n".join(shown))
+    screen.diagnostics(findings)
+    return code
 
 
 def check_all(
-    screen: Screen, sources: Sequence[Source], define: Mapping[str, str], *, quick: bool, form: str | None
+    screen: Screen, given: Sequence[Compiled], define: Mapping[str, str], *, quick: bool, form: str | None
 ) -> list[Checked]:
-    """Compile and check every spec; where its numbers exceed test sizes, a copy with smaller ones as well."""
+    """Check every module; where the numbers of its spec exceed test sizes, a copy with smaller ones as well."""
     from attncc.check.shrink import smaller
-    from attncc.cli.compiling import compile_all
     from attncc.compiler import compile_source
 
-    given = compile_all(tuple(sources), define)
     planned: list[tuple[Compiled, bool]] = []
     for each in given:
         planned.append((each, False))

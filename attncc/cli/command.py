@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
 from attncc.cli.render import Screen
-from attncc.diagnostics import AttnError
+from attncc.diagnostics import AttnError, Diagnostic
 
 OK, FOUND, UNUSABLE, FAULT = range(4)
 
@@ -60,13 +60,21 @@ def command(summary: str, *lines: str) -> Callable[[Callable[..., int]], Callabl
     return wrap
 
 
+def code_of(found: Iterable[Diagnostic]) -> int:
+    """The exit code that findings stand for."""
+    errors = [each for each in found if each.is_error]
+    return UNUSABLE if any(each.code == "E901" for each in errors) else FOUND if errors else OK
+
+
 def _run(screen: Screen, body: Callable[..., int], arguments: dict[str, Any]) -> int:
     try:
         return body(screen, **arguments)
     except AttnError as error:
-        screen.diagnostics(error.diagnostics)
-        unusable = any(each.code == "E901" for each in error.diagnostics)
-        return UNUSABLE if unusable else FOUND
+        if screen.is_json:
+            screen.json(ok=False, diagnostics=error.diagnostics)
+        else:
+            screen.diagnostics(error.diagnostics)
+        return code_of(error.diagnostics)
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
     except Exception as error:  # noqa: BLE001 - the last resort: a traceback is no message

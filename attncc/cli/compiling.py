@@ -1,8 +1,8 @@
-"""Sources → compiled specs, all of them or none."""
+"""Sources → compiled specs, and what is wrong with those that cannot be compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from attncc.diagnostics import AttnError, Diagnostic, Source
@@ -11,12 +11,8 @@ if TYPE_CHECKING:
     from attncc.compiler import Compiled
 
 
-def compile_all(sources: tuple[Source, ...], define: Mapping[str, str]) -> list[Compiled]:
-    """Every source compiled.
-
-    Raises:
-        AttnError: with the findings of all of them.
-    """
+def compile_all(sources: tuple[Source, ...], define: Mapping[str, str]) -> tuple[list[Compiled], list[Diagnostic]]:
+    """The sources that are right, compiled, and the findings about the others."""
     from attncc.compiler import compile_source
 
     compiled: list[Compiled] = []
@@ -26,6 +22,9 @@ def compile_all(sources: tuple[Source, ...], define: Mapping[str, str]) -> list[
             compiled.append(compile_source(source, define))
         except AttnError as error:
             faults += error.diagnostics
-    if faults:
-        raise AttnError(*faults)
-    return compiled
+    return compiled, faults
+
+
+def warnings_of(compiled: Iterable[Compiled]) -> list[Diagnostic]:
+    """The warnings of every spec, in the order of the specs."""
+    return [warning for each in compiled for warning in each.warnings]

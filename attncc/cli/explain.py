@@ -11,6 +11,7 @@ from attncc.cli.command import OK, command
 from attncc.cli.inputs import define_option, sources_of, stdin_option
 from attncc.cli.render import Screen
 from attncc.codes import CODES
+from attncc.diagnostics import AttnError
 
 _LONGEST = 1 << 22
 _WIDEST = 1 << 16
@@ -45,7 +46,9 @@ def explain(
     """The command's body; its help is made above."""
     if re.fullmatch(r"[EW]\d+", file):
         return _explain_code(screen, file)
-    sources = sources_of([file], stdin_filename)
+    sources, faults = sources_of([file], stdin_filename)
+    if faults:
+        raise AttnError(*faults)
     if len(sources) > 1:
         raise click.UsageError(f"`explain` takes one spec, and `{file}` holds {len(sources)}")
 
@@ -60,8 +63,9 @@ def explain(
         raise click.UsageError(f"the lists of this spec give a pattern to {most} heads, and --heads is {heads}")
     found = explanation(plan, n, m or n, heads or most, d, e or d)
     if screen.is_json:
-        screen.json(True, **found)
+        screen.json(True, plan.warnings, **found)
     else:
+        screen.diagnostics(plan.warnings)
         screen.data(as_text(found, screen.verbose))
     return OK
 

@@ -9,6 +9,10 @@ from attncc.cli.render import table
 _UNITS = ("", "K", "M", "G", "T", "P")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _FIELDS = ("pattern", "score", "weight", "normalize")
+_STARTS = {
+    "end": "row 0 stands at position m - n, the last row at the last key, unless a call says otherwise by q_start",
+    "start": "row 0 stands at position 0, as the first key does, unless a call says otherwise by q_start",
+}
 
 
 def as_text(found: dict[str, Any], verbose: bool) -> str:
@@ -17,7 +21,7 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
     title = f"{found['name']} ({parameters})" if parameters else found["name"]
     sections = [
         [title, *([f"  {found['summary']}"] if found["summary"] else [])],
-        ["Meaning", *_rows((name, found["meaning"][name]) for name in _FIELDS)],
+        ["Meaning", *_rows(_meaning(found["meaning"]))],
         ["Derivation", *_derivation(found["derivation"])],
         ["Dense graph: what the spec says", *_indent(found["graphs"]["dense"])],
         ["Forward graph: what became of it", *_indent(found["graphs"]["forward"])],
@@ -39,6 +43,11 @@ def _indent(lines: list[str]) -> list[str]:
 
 def _rows(rows: Any) -> list[str]:
     return _indent(table(rows).splitlines())
+
+
+def _meaning(meaning: dict[str, str]) -> list[tuple[str, str]]:
+    align = meaning["align"]
+    return [*((name, meaning[name]) for name in _FIELDS), ("align", f"{align}: {_STARTS[align]}")]
 
 
 def _derivation(steps: list[dict[str, Any]]) -> list[str]:

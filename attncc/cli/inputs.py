@@ -41,34 +41,31 @@ stdin_option: Callable[[Any], Any] = click.option(
 )
 
 
-def sources_of(files: Iterable[str], stdin_filename: str) -> tuple[Source, ...]:
-    """The sources in files, in folders (every *.attn, by name), and on stdin (`-`); each file once.
-
-    Raises:
-        AttnError: E901 for everything that cannot be read.
+def sources_of(files: Iterable[str], stdin_filename: str) -> tuple[tuple[Source, ...], list[Diagnostic]]:
+    """The sources in files, in folders (every *.attn, by name), and on stdin (`-`), each file once; and an E901 for
+    everything that cannot be read.
     """
     found: dict[str, Source] = {}
     faults: list[Diagnostic] = []
-    for each in files:
-        try:
-            for source in _sources(each, stdin_filename):
+    for given in files:
+        inside = _inside(given)
+        if not inside:
+            faults.append(Diagnostic("E901", f"there is no `.attn` file in `{given}`"))
+        for path in inside:
+            try:
+                source = _stdin(stdin_filename) if path == "-" else read_source(path)
                 found.setdefault(source.name, source)
-        except AttnError as error:
-            faults += error.diagnostics
-    if faults:
-        raise AttnError(*faults)
-    return tuple(found.values())
+            except AttnError as error:
+                faults += error.diagnostics
+    return tuple(found.values()), faults
 
 
-def _sources(path: str, stdin_filename: str) -> list[Source]:
-    if path == "-":
-        return [_stdin(stdin_filename)]
-    if not Path(path).is_dir():
-        return [read_source(path)]
-    inside = sorted(each for each in Path(path).glob("*.attn") if each.is_file())
-    if not inside:
-        raise AttnError(Diagnostic("E901", f"there is no `.attn` file in `{path}`"))
-    return [read_source(each) for each in inside]
+def _inside(path: str) -> list[str]:
+    """The files that an argument stands for."""
+    if path == "-" or not Path(path).is_dir():
+        return [path]
+    names = Path(path).glob("*.attn")
+    return sorted(str(each) for each in names if each.is_file() or not each.exists())  # a link to nowhere is a fault
 
 
 def _stdin(name: str) -> Source:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from attncc.cli.command import FOUND, OK, command
+from attncc.cli.command import code_of, command
 from attncc.cli.inputs import sources_of
 from attncc.cli.render import Screen, table
 from attncc.diagnostics import AttnError, Diagnostic
@@ -28,8 +28,8 @@ def list_specs(screen: Screen, folder: str) -> int:
             Diagnostic("E901", f"there is no folder `{folder}`", helps=("name the folder: `attncc list FOLDER`",))
         )
     specs = []
-    faults: list[Diagnostic] = []
-    for source in sources_of([folder], ""):
+    sources, faults = sources_of([folder], "")
+    for source in sources:
         try:
             specs.append(load(source))
         except AttnError as error:
@@ -45,12 +45,11 @@ def list_specs(screen: Screen, folder: str) -> int:
             for each in specs
         ]
         screen.json(not faults, faults, specs=found)
-        return FOUND if faults else OK
+        return code_of(faults)
     rows = [
         (each.name, ", ".join(f"{one.name} = {one.value}" for one in each.parameters), each.summary) for each in specs
     ]
     if rows:
         screen.data(table(rows))
-    if faults:
-        screen.diagnostics(faults)
-    return FOUND if faults else OK
+    screen.diagnostics(faults)
+    return code_of(faults)

@@ -53,14 +53,12 @@ class Screen:
         _print(text, sys.stderr, self._colored(sys.stderr), _style_diagnostic)
 
     def diagnostics(self, found: Iterable[Diagnostic]) -> None:
-        """Print findings about a user's own text."""
-        shown = list(found)
-        if self.is_json:
-            self.json(ok=not any(each.is_error for each in shown), diagnostics=shown)
-        elif self.style == "concise":
+        """Print findings about a user's own text, unless told to be quiet about those that stop nothing."""
+        shown = [each for each in found if each.is_error or not self.quiet]
+        if self.style == "concise":
             for each in shown:
                 self.warn(concise(each))
-        else:
+        elif shown:
             self.warn("\n\n".join(render(each) for each in shown))
 
     def internal_error(self, error: BaseException) -> None:

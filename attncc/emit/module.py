@@ -14,8 +14,7 @@ from attncc.emit.torch_form import Parts, TorchForm
 from attncc.emit.torch_library import library
 from attncc.emit.triton_host import TritonForm
 from attncc.emit.writer import fill
-from attncc.plan.cost import summary
-from attncc.plan.describe import plan_sentence
+from attncc.plan.describe import cost_sentence, plan_sentence
 from attncc.plan.model import Plan, Slabs
 from attncc.spec.expr import Name, Table, names_in, walk
 from attncc.spec.model import Align, Spec
@@ -193,7 +192,7 @@ def _header(plan: Plan) -> str:
         *(f"    {line}" if line else "" for line in spec.source.text.rstrip().splitlines()),
         "",
         *fill(f"Plan: {plan_sentence(plan.domain)}", 96),
-        *fill(f"Cost: {summary(plan)}.", 96),
+        *fill(f"Cost: {cost_sentence(plan.gpu.forward)}", 96),
     ]
     text = "\n".join(f"# {line}".rstrip() for line in lines)
     if any(_CODING.match(line) for line in text.splitlines()[:2]):  # a name such as `coding` must not declare one

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
-from attncc.graph.ir import Graph
-from attncc.graph.tokens import split
+from attncc.graph.core import Core
+from attncc.graph.tokens import Mixed, split
 from attncc.plan.derivation import domain_steps
 from attncc.plan.domain import analyse
 from attncc.plan.model import Passes, Plan, Slabs
+from attncc.plan.overflow import overflows
 from attncc.plan.ranges import Domain
 from attncc.plan.tiles import TILES
-from attncc.rewrite.algebra import NoDerivative
 from attncc.rewrite.backward import Gradients, differentiate
 from attncc.rewrite.engine import rewrite
 from attncc.rewrite.finish import finish
@@ -26,14 +26,14 @@ def plan(spec: Spec) -> Plan:
     """The plan of a spec.
 
     Raises:
-        AttnError: E301 when the pattern relates no pair, E302 when a weight has no usable derivative.
+        AttnError: E301 when the pattern relates no pair, E302 when a vector would have to be made for every pair.
     """
     domain = analyse(spec.pattern)
     _refuse_empty(spec, domain)
-    core = split(spec)
+    core = _core(spec)
     dense = build(core)
     graph, steps = rewrite(dense, LAWS)
-    gradients = _differentiate(spec, graph)
+    gradients = differentiate(graph)
     return Plan(
         spec=spec,
         core=core,
@@ -47,6 +47,7 @@ def plan(spec: Spec) -> Plan:
         has_lse=gradients.has_lse,
         tiles=TILES,
         slabs=SLABS,
+        warnings=overflows(spec, graph),
     )
 
 
@@ -56,16 +57,18 @@ def _passes(gradients: Gradients, *, use_base_two: bool) -> Passes:
     return Passes(forward, finish(gradients.backward, taken, use_base_two=use_base_two))
 
 
+def _core(spec: Spec) -> Core:
+    try:
+        return split(spec)
+    except Mixed as error:
+        label = Label(error.term.span or spec.span, "made of the query's and the key's vectors")
+        raise AttnError(
+            Diagnostic("E302", "a vector of a pair cannot be used so", (label,), (error.reason,))
+        ) from error
+
+
 def _refuse_empty(spec: Spec, domain: Domain) -> None:
     if all(each.facts.empty for each in domain.classes):
         label = Label(spec.pattern.span or spec.span, "no query sees any key")
         help_ = "check the signs: `i` is the query, `j` the key, and `causal` is `j <= i`"
         raise AttnError(Diagnostic("E301", "the pattern relates no pair", (label,), helps=(help_,)))
-
-
-def _differentiate(spec: Spec, graph: Graph) -> Gradients:
-    try:
-        return differentiate(graph)
-    except NoDerivative as error:
-        label = Label(error.term.span or spec.span, "this part")
-        raise AttnError(Diagnostic("E302", "a weight has no usable derivative", (label,))) from error

@@ -15,6 +15,7 @@ import sympy  # noqa: TID251  formulas of costs, which people read
 
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Axis, Op
+from attncc.plan.describe import product_widths
 from attncc.plan.extent import visited_pairs
 from attncc.plan.model import Plan
 from attncc.plan.ranges import HeadClass
@@ -79,9 +80,8 @@ def _flops(kernels: Iterable[Graph]) -> Formula:
     """FLOPs of the products of one pair."""
     total = sympy.Integer(0)
     for graph in kernels:
-        for node in graph:
-            if node.op in (Op.DOT, Op.CONTRACT):
-                total += 2 * (_width(graph[node.inputs[-1]]) or 0)
+        for axis, count in product_widths(graph).items():
+            total += 2 * count * _WIDTHS[axis]
     return sympy.factor_terms(total)
 
 
@@ -128,11 +128,3 @@ def value(expr: Formula, sizes: Mapping[str, int]) -> int:
     """The formula at given sizes, rounded to a whole number."""
     by_name = {symbol: sizes[symbol.name] for symbol in expr.free_symbols}
     return round(float(expr.subs(by_name)))
-
-
-def summary(plan: Plan) -> str:
-    """One line: FLOPs and bytes of the forward pass, and that nothing of size n × m is stored."""
-    found = cost(plan)
-    flops = found.flops(found.forward)
-    spent = "" if flops is None else f"about {formula(flops)} flops and "
-    return f"{spent}{formula(found.forward.bytes)} bytes forward (b bytes an element); nothing of size n·m is stored"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from attncc.graph.ir import Graph
+from attncc.graph.ops import Axis, Op
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
 from attncc.spec.expr import TRUE
 from attncc.spec.text import text
@@ -60,3 +64,17 @@ def _class_sentence(one: HeadClass, named: bool) -> str:
         return f"{start} of rows first … last visits {visited}, without a mask"
     unmasked = ", ".join(interval_text(each.full) for each in one.by_row if each.full is not None)
     return f"{start} of rows first … last visits {visited}" + (f"; without a mask: {unmasked}" if unmasked else "")
+
+
+def product_widths(graph: Graph) -> Counter[Axis]:
+    """How many products of each width, d or e, a visited pair takes part in."""
+    products = (node for node in graph if node.op in (Op.DOT, Op.CONTRACT))
+    widths = (Axis.FEATURE, Axis.VALUE)
+    return Counter(axis for node in products for axis in graph[node.inputs[-1]].axes if axis in widths)
+
+
+def cost_sentence(forward: Graph) -> str:
+    """What a forward pass spends, in words that need no algebra: `explain` has the formulas."""
+    counts = product_widths(forward)
+    flops = " + ".join(f"{2 * counts[axis]}·{axis.value}" for axis in Axis if counts[axis])
+    return f"{flops} flops forward for each visited pair; nothing of size n·m is stored."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from attncc.diagnostics import Diagnostic
 from attncc.graph.core import Core
 from attncc.graph.ir import Graph
 from attncc.plan.ranges import Domain
@@ -67,3 +68,4 @@ class Plan:
     has_lse: bool
     tiles: tuple[Tiles, ...]
     slabs: Slabs
+    warnings: tuple[Diagnostic, ...]

@@ -1,17 +1,12 @@
-"""Derivatives of scalar expressions by sympy, built node by node (spec text never reaches sympy's parser).
+"""Derivatives of scalar expressions: the rules for sums, chains and functions here, everything else by sympy.
 
-Only the parts of an expression that depend on the variable are converted; everything else stays one opaque symbol, so
-that it comes back exactly as it was written.
+The rules leave parts of an expression as they were written. sympy is loaded only where none of them fits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache
-from typing import Any
-
-import sympy
+from collections.abc import Mapping
 
 from attncc.spec.expr import (
     Binary,
@@ -24,19 +19,11 @@ from attncc.spec.expr import (
     Local,
     Negate,
     Select,
-    Type,
     substitute,
-    type_of,
     walk,
 )
 
-
-class NoDerivative(Exception):
-    """An expression that has no usable derivative; `term` is the part that hinders."""
-
-    def __init__(self, term: Expr) -> None:
-        super().__init__("no derivative")
-        self.term = term
+INNER = Local("inner")  # the argument of a function whose own derivative is asked for
 
 
 def derivative(expr: Expr, variable: Expr) -> Expr:
@@ -45,13 +32,21 @@ def derivative(expr: Expr, variable: Expr) -> Expr:
     Args:
         variable: a leaf of `expr`, compared by equality; everything else is constant.
     """
-    if not _depends(expr, variable):
+    if not depends(expr, variable):
         return Const(0)
     match expr:
-        case Call(function=name, arguments=(argument,)) if argument != variable:
+        case _ if expr == variable:
+            return Const(1)
+        case Call(function=name, arguments=(argument,)):
             # By the chain rule, so that the argument comes back exactly as it was written.
-            outer = substitute(derivative(Call(name, (_INNER,)), _INNER), {_INNER: argument})
+            outer = substitute(SLOPES[name], {INNER: argument})
             return times(outer, derivative(argument, variable))
+        case Binary(
+            op=BinaryOp.POWER, left=Call(function="relu", arguments=(argument,)) as base, right=Const(value=power)
+        ) if power > 1:
+            # No choice of sides: where relu is 0, so is its power.
+            lower = base if power == 2 else Binary(BinaryOp.POWER, base, Const(power - 1))
+            return times(times(Const(power), lower), derivative(argument, variable))
         case Select(condition=condition, then=then, otherwise=otherwise):
             # A choice of derivatives, not a sum of products with 0: the other branch may have no value here.
             return Select(condition, derivative(then, variable), derivative(otherwise, variable))
@@ -59,25 +54,22 @@ def derivative(expr: Expr, variable: Expr) -> Expr:
             return Negate(derivative(operand, variable))
         case Binary(op=BinaryOp.ADD, left=left, right=right):
             return _plus(derivative(left, variable), derivative(right, variable))
-        case Binary(op=BinaryOp.SUBTRACT, left=left, right=right) if not _depends(right, variable):
+        case Binary(op=BinaryOp.SUBTRACT, left=left, right=right) if not depends(right, variable):
             return derivative(left, variable)
         case Binary(op=BinaryOp.SUBTRACT, left=left, right=right):
             return Binary(BinaryOp.SUBTRACT, derivative(left, variable), derivative(right, variable))
-        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right) if not _depends(left, variable):
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right) if not depends(left, variable):
             return times(left, derivative(right, variable))
-        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right) if not _depends(right, variable):
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right) if not depends(right, variable):
             return times(derivative(left, variable), right)
-        case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if not _depends(right, variable):
+        case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if not depends(right, variable):
             return Binary(BinaryOp.DIVIDE, derivative(left, variable), right)
         case Binary(op=BinaryOp.MULTIPLY, left=left, right=right) if _chooses(expr, variable):
             first = times(derivative(left, variable), right)
             return _plus(first, times(left, derivative(right, variable)))
-    conversion = _Conversion(variable)
-    result = sympy.diff(conversion.into(expr), conversion.variable)
-    return conversion.back(_tidy(result))
+    from attncc.rewrite.symbolic import derivative as by_sympy
 
-
-_INNER = Local("inner")
+    return by_sympy(expr, variable)
 
 
 def times(left: Expr, right: Expr) -> Expr:
@@ -97,216 +89,49 @@ def _plus(left: Expr, right: Expr) -> Expr:
 
 def _chooses(expr: Expr, variable: Expr) -> bool:
     """Whether a conditional that depends on the variable is inside."""
-    return any(isinstance(node, Select) and _depends(node, variable) for node in walk(expr))
+    return any(isinstance(node, Select) and depends(node, variable) for node in walk(expr))
 
 
-def _depends(expr: Expr, variable: Expr) -> bool:
+def depends(expr: Expr, variable: Expr) -> bool:
     return any(node == variable for node in walk(expr))
 
 
-def _tidy(result: Any) -> Any:
-    """relu(x) * step(x) is relu(x): the step is 1 wherever relu is not 0."""
-
-    def without_step(product: Any) -> Any:
-        grows = {factor.args[0] for factor in product.args if _is_power_of(factor, "relu")}
-        kept = [factor for factor in product.args if not (_is_power_of(factor, "step") and factor.args[0] in grows)]
-        return sympy.Mul(*kept)
-
-    return result.replace(lambda node: node.is_Mul, without_step)
+def _minus(left: Expr, right: Expr) -> Expr:
+    return Binary(BinaryOp.SUBTRACT, left, right)
 
 
-def _is_power_of(factor: Any, name: str) -> bool:
-    return isinstance(factor, _function(name))
+def _over(left: Expr, right: Expr) -> Expr:
+    return Binary(BinaryOp.DIVIDE, left, right)
 
 
-# --- functions with their derivatives ---------------------------------------------------------------------------
+def _slopes(x: Expr) -> Mapping[str, Expr]:
+    """The derivative of every function of one argument."""
+    one, two = Const(1), Const(2)
+    square = Binary(BinaryOp.POWER, x, two)
+    sigmoid = Call("sigmoid", (x,))
+    tanh = Call("tanh", (x,))
+    distribution = _over(_plus(one, Call("erf", (_over(x, Const(math.sqrt(2))),))), two)
+    density = _over(Call("exp", (_over(Negate(square), two),)), Const(math.sqrt(2 * math.pi)))
+    return {
+        "abs": Call("sign", (x,)),
+        "exp": Call("exp", (x,)),
+        "exp2": times(Const(math.log(2)), Call("exp2", (x,))),
+        "log": _over(one, x),
+        "log2": _over(one, times(x, Const(math.log(2)))),
+        "sqrt": _over(one, times(two, Call("sqrt", (x,)))),
+        "tanh": _minus(one, Binary(BinaryOp.POWER, tanh, two)),
+        "sigmoid": times(sigmoid, _minus(one, sigmoid)),
+        "silu": times(sigmoid, _plus(one, times(x, _minus(one, sigmoid)))),
+        "gelu": _plus(distribution, times(x, density)),
+        "softplus": sigmoid,
+        "relu": Select(Compare(CompareOp.GREATER, x, Const(0)), one, Const(0)),
+        "elu": Call("exp", (Call("min", (x, Const(0))),)),
+        "cos": Negate(Call("sin", (x,))),
+        "sin": Call("cos", (x,)),
+        "erf": times(Const(2 / math.sqrt(math.pi)), Call("exp", (Negate(square),))),
+        "floor": Const(0),
+        "sign": Const(0),
+    }
 
 
-@cache
-def _function(name: str) -> Any:
-    """A sympy function class that knows its derivative and evaluates nothing by itself."""
-
-    def fdiff(self: Any, argindex: int = 1) -> Any:
-        first = self.args[0]
-        match name:
-            case "min" | "max":
-                ahead = "less" if name == "min" else "more"
-                winner = _function(ahead)(self.args[0], self.args[1])
-                return winner if argindex == 1 else 1 - winner
-            case "mod":
-                return 1 if argindex == 1 else 0
-            case "less" | "more" | "floordiv":
-                return 0
-            case "choose":  # choose(condition symbol, then, otherwise)
-                return {1: 0, 2: _function("choose")(first, 1, 0), 3: _function("choose")(first, 0, 1)}[argindex]
-            case _:
-                return _DERIVATIVES[name](first)
-
-    return type(name, (sympy.Function,), {"fdiff": fdiff})
-
-
-def _gelu(x: Any) -> Any:
-    return (1 + _function("erf")(x / math.sqrt(2))) / 2 + x * _function("exp")(-(x**2) / 2) / math.sqrt(2 * math.pi)
-
-
-_DERIVATIVES: dict[str, Callable[[Any], Any]] = {
-    "abs": lambda x: _function("sign")(x),
-    "exp": lambda x: _function("exp")(x),
-    "exp2": lambda x: _function("exp2")(x) * math.log(2),
-    "log": lambda x: 1 / x,
-    "log2": lambda x: 1 / (x * math.log(2)),
-    "sqrt": lambda x: 1 / (2 * _function("sqrt")(x)),
-    "tanh": lambda x: 1 - _function("tanh")(x) ** 2,
-    "sigmoid": lambda x: _function("sigmoid")(x) * (1 - _function("sigmoid")(x)),
-    "silu": lambda x: _function("sigmoid")(x) * (1 + x * (1 - _function("sigmoid")(x))),
-    "gelu": _gelu,
-    "softplus": lambda x: _function("sigmoid")(x),
-    "relu": lambda x: _function("step")(x),
-    "elu": lambda x: _function("exp")(_function("min")(x, 0)),
-    "cos": lambda x: -_function("sin")(x),
-    "sin": lambda x: _function("cos")(x),
-    "erf": lambda x: 2 / math.sqrt(math.pi) * _function("exp")(-(x**2)),
-    "floor": lambda _: 0,
-    "sign": lambda _: 0,
-    "step": lambda _: 0,
-}
-
-
-# --- conversion ---------------------------------------------------------------------------------------------------
-
-
-class _Conversion:
-    """Expr ↔ sympy for one variable."""
-
-    def __init__(self, variable: Expr) -> None:
-        self.expr_variable = variable
-        self.variable = sympy.Symbol("x", real=True)
-        self._opaque: dict[Expr, Any] = {}
-
-    def into(self, expr: Expr) -> Any:
-        if expr == self.expr_variable:
-            return self.variable
-        if isinstance(expr, Const) and not isinstance(expr.value, bool):
-            return sympy.Integer(expr.value) if isinstance(expr.value, int) else sympy.Float(expr.value)
-        if not _depends(expr, self.expr_variable):
-            return self._symbol(expr)
-        match expr:
-            case Negate(operand=operand):
-                return -self.into(operand)
-            case Binary(op=op, left=left, right=right):
-                return self._binary(op, self.into(left), self.into(right))
-            case Call(function="clip", arguments=(x, low, high)):
-                return self.into(Call("min", (Call("max", (x, low)), high)))
-            case Call(function="min" | "max" as name, arguments=arguments):
-                result = self.into(arguments[0])
-                for argument in arguments[1:]:
-                    result = _function(name)(result, self.into(argument))
-                return result
-            case Call(function=name, arguments=(argument,)):
-                return _function(name)(self.into(argument))
-            case Select(condition=condition, then=then, otherwise=otherwise):
-                return _function("choose")(self._symbol(condition), self.into(then), self.into(otherwise))
-            case _ if type_of(expr) is Type.INT:
-                return self._symbol(expr)
-            case _:
-                raise NoDerivative(expr)
-
-    def _symbol(self, expr: Expr) -> Any:
-        return self._opaque.setdefault(expr, sympy.Symbol(f"c{len(self._opaque):04d}", real=True))
-
-    def _binary(self, op: BinaryOp, left: Any, right: Any) -> Any:
-        match op:
-            case BinaryOp.ADD:
-                return left + right
-            case BinaryOp.SUBTRACT:
-                return left - right
-            case BinaryOp.MULTIPLY:
-                return left * right
-            case BinaryOp.DIVIDE:
-                return left / right
-            case BinaryOp.POWER:
-                return left**right
-            case BinaryOp.FLOOR_DIVIDE:
-                return _function("floordiv")(left, right)
-            case BinaryOp.MODULO:
-                return _function("mod")(left, right)
-
-    def back(self, result: Any) -> Expr:
-        """A sympy expression as an Expr, terms and factors in sympy's own (deterministic) order."""
-        match result:
-            case sympy.Symbol():
-                return self._from_symbol(result)
-            case sympy.Integer():
-                return Const(int(result))
-            case sympy.Number() | sympy.NumberSymbol():
-                return Const(float(result))
-            case sympy.Add():
-                return self._sum(result.as_ordered_terms())
-            case sympy.Mul():
-                return self._product(result)
-            case sympy.Pow():
-                return self._power(result.base, result.exp)
-            case sympy.log():
-                return Call("log", (self.back(result.args[0]),))
-            case _:
-                return self._from_function(type(result).__name__, result.args)
-
-    def _from_symbol(self, symbol: Any) -> Expr:
-        if symbol == self.variable:
-            return self.expr_variable
-        return next(expr for expr, known in self._opaque.items() if known == symbol)
-
-    def _from_function(self, name: str, args: tuple[Any, ...]) -> Expr:
-        match name:
-            case "less" | "more":
-                op = CompareOp.LESS if name == "less" else CompareOp.GREATER
-                return Select(Compare(op, self.back(args[0]), self.back(args[1])), Const(1), Const(0))
-            case "step":
-                return Select(Compare(CompareOp.GREATER, self.back(args[0]), Const(0)), Const(1), Const(0))
-            case "choose":
-                return Select(self.back(args[0]), self.back(args[1]), self.back(args[2]))
-            case "floordiv":
-                return Binary(BinaryOp.FLOOR_DIVIDE, self.back(args[0]), self.back(args[1]))
-            case "mod":
-                return Binary(BinaryOp.MODULO, self.back(args[0]), self.back(args[1]))
-            case _:
-                return Call(name, tuple(self.back(each) for each in args))
-
-    def _sum(self, terms: list[Any]) -> Expr:
-        terms = sorted(terms, key=lambda term: bool(term.could_extract_minus_sign()))  # `1 - x`, not `-x + 1`
-        total = self.back(terms[0])
-        for term in terms[1:]:
-            negative = term.could_extract_minus_sign()
-            op = BinaryOp.SUBTRACT if negative else BinaryOp.ADD
-            total = Binary(op, total, self.back(-term if negative else term))
-        return total
-
-    def _product(self, result: Any) -> Expr:
-        coefficient, rest = result.as_coeff_Mul()
-        if coefficient == -1:
-            return Negate(self.back(rest))
-        factors = [coefficient] if float(coefficient) != 1 else []
-        factors += rest.as_ordered_factors() if rest.is_Mul else [rest]
-        above = [each for each in factors if not (each.is_Pow and each.exp.is_number and each.exp.is_negative)]
-        below = [each for each in factors if each not in above]
-        value = self._multiply(above)
-        for each in below:
-            value = Binary(BinaryOp.DIVIDE, value, self._power(each.base, -each.exp))
-        return value
-
-    def _multiply(self, factors: list[Any]) -> Expr:
-        if not factors:
-            return Const(1)
-        value = self.back(factors[0])
-        for factor in factors[1:]:
-            value = Binary(BinaryOp.MULTIPLY, value, self.back(factor))
-        return value
-
-    def _power(self, base: Any, exponent: Any) -> Expr:
-        if exponent == 1:
-            return self.back(base)
-        if exponent.is_number and exponent.is_negative:
-            return Binary(BinaryOp.DIVIDE, Const(1), self._power(base, -exponent))
-        if exponent == sympy.Rational(1, 2):
-            return Call("sqrt", (self.back(base),))
-        return Binary(BinaryOp.POWER, self.back(base), self.back(exponent))
+SLOPES = _slopes(INNER)

@@ -1,4 +1,4 @@
-"""The gradient of a forward graph, as another graph: reverse mode, node by node, each step by sympy.
+"""The gradient of a forward graph, as another graph: reverse mode, node by node.
 
 With p_ij = w_ij / N_i and D_i = do_i . out_i - dlse_i the gradient of a weight is (do_i . v_j - D_i dN_i/drows) / N_i;
 from there it flows through the numbers of the pair to what they are made of: dot products and sums over channels, where
@@ -52,11 +52,7 @@ class Gradients:
 
 
 def differentiate(forward: Graph) -> Gradients:
-    """The backward graph of `forward` for every operand.
-
-    Raises:
-        NoDerivative: when a weight is no differentiable function of its dot products.
-    """
+    """The backward graph of `forward` for every operand; numbers that jump have the derivative 0."""
     return _Backward(forward).run()
 
 

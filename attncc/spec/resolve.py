@@ -37,6 +37,7 @@ from attncc.spec.functions import FUNCTIONS
 from attncc.spec.model import Align, Parameter, Spec
 from attncc.spec.scope import Bindings, Bound
 from attncc.spec.sides import Side, reads_data, side_of
+from attncc.spec.unused import faults_of, without_use
 from attncc.spec.used import with_used
 from attncc.spec.words import Words, nearest, taken, twice, unknown_type, words_of
 from attncc.syntax import tree
@@ -79,6 +80,7 @@ def resolve(file: tree.File, overrides: Mapping[str, str]) -> Spec:
         raise _all(file.source, (*errors, _not_one(file, attentions)))
     resolver = _AttentionResolver(file.source, attentions[0], words, list(errors))
     spec = resolver.run(overrides)
+    resolver.check_unused(file.definitions)
     if resolver.errors:
         raise _all(file.source, resolver.errors)
     return spec
@@ -157,6 +159,33 @@ class _AttentionResolver:
         self._check_affine(spec)
         self._check_row(spec)
         return spec
+
+    def check_unused(self, definitions: Sequence[tree.Definition]) -> None:
+        """Check the words of the file that the attention does not reach."""
+        for word in definitions:
+            if (
+                not isinstance(word, tree.Word | tree.SimilarityWord)
+                or word.name.text in self.expressions.used
+                or not self.words.hold(word)
+            ):
+                continue
+            known = {error.labels[0].span for error in self.errors}
+            too_large = any(error.code == "E213" for error in self.errors)  # and so is every word that uses one
+            for found in faults_of(word, self._faults_of_use):
+                if found.labels[0].span not in known and not (too_large and found.code == "E213"):
+                    self.errors.append(without_use(found, word))
+
+    def _faults_of_use(self, use: tree.Call, where: FieldName) -> list[Diagnostic]:
+        mark = len(self.errors)
+        if use.name.text in self.words.similarities:
+            self._similarity_word(use, self.bindings)
+        elif use.name.text in self.words.patterns:
+            self.expressions.predicate(use, self.bindings, where)
+        else:
+            self.expressions.value(use, self.bindings, where)
+        found = self.errors[mark:]
+        del self.errors[mark:]
+        return found
 
     def _check_name(self) -> None:
         """The name becomes a Python module and part of an operator's name."""

@@ -60,6 +60,7 @@ class Scope(ABC):
         self.source = source
         self.words = words
         self.errors = errors
+        self.used: set[str] = set()  # the words that were expanded
         self._open: list[str] = []  # the words being expanded, outermost first
         self._calls: list[Span] = []  # where each of them was called
         self._depth = 0
@@ -149,6 +150,7 @@ class Scope(ABC):
     @contextmanager
     def within(self, name: str, call: Span) -> Iterator[None]:
         """While a word that was called at `call` is expanded: findings inside it show the call too."""
+        self.used.add(name)
         self._open.append(name)
         self._calls.append(call)
         try:

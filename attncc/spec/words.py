@@ -63,6 +63,11 @@ class Words:
                 errors += _add(self.similarities, {}, definition)
         return errors
 
+    def hold(self, word: tree.Word | tree.SimilarityWord) -> bool:
+        """Whether this very word is found under its name: it is not if another one had the name first."""
+        tables = (self.patterns, self.functions, self.similarities)
+        return any(table.get(word.name.text) is word for table in tables)
+
 
 def words_of(definitions: Iterable[tree.Definition]) -> tuple[Words, tuple[Diagnostic, ...]]:
     """The prelude's words and those among `definitions`; a word that exists already is a diagnostic."""

@@ -63,17 +63,37 @@ def test_a_folder_means_every_spec_in_it(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["good.py", "other.py"]
 
 
-def test_an_error_in_one_spec_leaves_every_file_as_it_was(tmp_path: Path) -> None:
-    folder, out = write(tmp_path / "specs", good=GOOD), tmp_path / "out"
+def test_an_error_in_one_spec_leaves_its_file_as_it_was_and_builds_the_others(tmp_path: Path) -> None:
+    folder, out = write(tmp_path / "specs", good=GOOD, bad=GOOD.replace("good", "bad")), tmp_path / "out"
     run("build", folder, "-o", out)
-    before = (out / "good.py").read_bytes()
+    before = (out / "bad.py").read_bytes()
     write(folder, good=GOOD.replace("8", "9"), bad=BAD)
     result = run("build", folder, "-o", out)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert "error[E201]" in result.stderr
-    assert (out / "good.py").read_bytes() == before
-    assert [path.name for path in out.iterdir()] == ["good.py"]
+    assert result.exit_code == 1 and result.stdout == ""
+    assert result.stderr.startswith(f"wrote: {out / 'good.py'}\nerror[E201]")
+    assert (out / "bad.py").read_bytes() == before
+    assert sorted(path.name for path in out.iterdir()) == ["bad.py", "good.py"]
+    found = json.loads(run("build", folder, "-o", out, "--json").stdout)
+    assert not found["ok"] and [each["name"] for each in found["outputs"]] == ["good"]
+    assert [each["code"] for each in found["diagnostics"]] == ["E201"]
+    fresh = run("build", folder, "-o", out, "--fresh")
+    assert fresh.exit_code == 1 and "error[E201]" in fresh.stderr and "\nup to date" in f"\n{fresh.stderr}"
+
+
+def test_a_file_that_cannot_be_read_keeps_no_other_from_being_built(tmp_path: Path) -> None:
+    folder = write(tmp_path / "specs", good=GOOD)
+    (folder / "bytes.attn").write_bytes(b"\xff\xfe")
+    (folder / "lost.attn").symlink_to(tmp_path / "nowhere")
+    result = run("build", folder, tmp_path / "gone.attn", "-o", tmp_path / "out")
+    assert result.exit_code == 2 and result.stderr.count("error[E901]") == 3
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["good.py"]
+
+
+def test_one_module_is_never_chosen_from_several_specs(tmp_path: Path) -> None:
+    folder = write(tmp_path / "specs", good=GOOD, bad=BAD)
+    for output in ("-", tmp_path / "one.py"):
+        result = run("build", folder, "-o", output)
+        assert result.exit_code == 2 and result.stdout == "" and not (tmp_path / "one.py").exists()
 
 
 def test_errors_of_all_specs_are_shown_at_once(tmp_path: Path) -> None:
@@ -153,14 +173,14 @@ def test_json_and_concise_errors_say_where(tmp_path: Path) -> None:
     assert concise.stderr.startswith(f"{spec}:1:27: error[E201]: ") and concise.stderr.count("\n") == 1
 
 
-def test_build_imports_neither_torch_nor_triton_nor_numpy(tmp_path: Path) -> None:
+def test_a_build_of_the_catalogue_loads_only_what_it_needs(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from attncc.cli.main import cli\n"
         "code = cli.main(sys.argv[1:], standalone_mode=False)\n"
-        "heavy = {'torch', 'triton', 'numpy', 'matplotlib', 'rich'} & set(sys.modules)\n"
+        "heavy = {'torch', 'triton', 'numpy', 'matplotlib', 'rich', 'sympy'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy or code else 0)\n"
     )
-    command = [sys.executable, "-c", script, "build", str(SPECS / "longformer.attn"), "-o", str(tmp_path)]
+    command = [sys.executable, "-c", script, "build", str(SPECS), "-o", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr

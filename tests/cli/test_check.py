@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +61,11 @@ def test_a_text_is_loaded_once() -> None:
 def test_requirements_that_no_small_value_meets_leave_the_spec_as_it_is() -> None:
     text = "attention big(w = 64) { require w >= 64; pattern = window(w) }"
     assert smaller(load(Source("big.attn", text)), {}) is None
+
+
+def test_a_spec_with_an_error_keeps_no_other_from_being_checked(tmp_path: Path) -> None:
+    (tmp_path / "bad.attn").write_text("attention bad { pattern = casual }")
+    (tmp_path / "tiny.attn").write_text(SMALL)
+    result = run("check", tmp_path, "--quick")
+    assert result.exit_code == 1 and "error[E201]" in result.stderr
+    assert result.stdout.startswith("tiny (w = 4)\n") and "ok: " in result.stdout

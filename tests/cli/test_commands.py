@@ -97,6 +97,10 @@ def test_list_shows_what_it_can_read(tmp_path: Path) -> None:
     result = run("list", tmp_path)
     assert result.exit_code == 1
     assert result.stdout.split() == ["a", "Good."] and "error[E102]" in result.stderr
+    (tmp_path / "c.attn").write_bytes(b"\xff\xfe")
+    result = run("list", tmp_path)
+    assert result.exit_code == 2 and result.stdout.split() == ["a", "Good."]
+    assert "error[E102]" in result.stderr and "error[E901]" in result.stderr
 
 
 def test_a_process_exits_with_the_same_codes() -> None:
@@ -109,7 +113,10 @@ def test_a_process_exits_with_the_same_codes() -> None:
 def test_every_code_is_explained_by_a_spec_that_has_it(code: str) -> None:
     assert CODES[code] in run("explain", code).stdout
     found = EXPLANATIONS[code]
-    if found.wrong:
+    if code.startswith("W"):
+        assert [each.code for each in make_plan(Source("wrong.attn", found.wrong)).warnings] == [code]
+        assert not make_plan(Source("right.attn", found.right)).warnings
+    elif found.wrong:
         with pytest.raises(AttnError) as caught:
             make_plan(Source("wrong.attn", found.wrong))
         assert [each.code for each in caught.value.diagnostics] == [code]

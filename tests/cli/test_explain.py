@@ -33,6 +33,14 @@ def test_text_of_heads_that_differ(golden: Golden) -> None:
     golden("explain_per_head.txt", run("explain", "-", "--heads", "4", stdin=PER_HEAD).stdout)
 
 
+def test_where_the_rows_stand_is_said() -> None:
+    spec = "attention x { pattern = causal; align = ALIGN }"
+    assert "  align      end: row 0 stands at position m - n" in run("explain", "-", stdin=PER_HEAD).stdout
+    for align, place in (("end", "m - n"), ("start", "0")):
+        text = run("explain", "-", stdin=spec.replace("ALIGN", align)).stdout
+        assert f"  align      {align}: row 0 stands at position {place}, " in text
+
+
 def test_json_has_stable_keys() -> None:
     found = json.loads(run("explain", SPECS / "longformer.attn", "--json").stdout)
     assert list(found) == [

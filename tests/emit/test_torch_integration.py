@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attncc.check.oracle import dense
 from tests.modules import SMALL, Built, build, build_file, load_module
@@ -129,6 +131,41 @@ def test_backward_operator_is_registered_properly(name: str, modules: Callable[[
     operator = getattr(torch.ops.attncc, f"{module._OPERATOR}_backward").default
     result = torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
     assert set(result.values()) == {"SUCCESS"}
+
+
+# --- tensors without numbers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY_KIND)
+@pytest.mark.parametrize("device", ("meta", "cpu", "cuda"))
+def test_shapes_alone_give_shapes(name: str, device: str, modules: Callable[[str], Built]) -> None:
+    module = modules(name).module
+    with nullcontext() if device == "meta" else FakeTensorMode():
+        q, k, v = (
+            torch.empty(2, heads, length, width, device=device, dtype=torch.bfloat16, requires_grad=device != "cuda")
+            for heads, length, width in ((4, 9, 8), (2, 13, 8), (2, 13, 5))
+        )
+        lengths = torch.tensor([3, 13], device=device)
+        for keywords in ({}, {"kv_lengths": lengths, "q_start": lengths}):
+            out = module.attention(q, k, v, **keywords)
+            assert (out.shape, out.dtype, out.device.type) == ((2, 4, 9, 5), torch.bfloat16, device)
+            if device != "cuda":  # autograd and slices of a GPU that is not there fail in torch itself
+                grads = torch.autograd.grad(out.sum(), (q, k, v))
+                assert [each.shape for each in grads] == [q.shape, k.shape, v.shape]
+                assert module.weights(q, k, **keywords).shape == (2, 4, 9, 13)
+        if "return_lse" in module.attention.__kwdefaults__:
+            _, lse = module.attention(q, k, v, return_lse=True)
+            assert (lse.shape, lse.dtype) == ((2, 4, 9), torch.float32)
+
+
+def test_a_call_without_numbers_leaves_nothing_behind(modules: Callable[[str], Built]) -> None:
+    attention = modules(BOUNDED).module.attention
+    inputs = operands(20, 20, dtype=torch.float32)
+    expected = attention(*inputs)
+    with FakeTensorMode():
+        attention(*(torch.empty(1, 2, 21, 8) for _ in range(3)))
+    torch.testing.assert_close(attention(*inputs), expected)
+    assert attention(*(torch.ones(1, 2, 21, 8) for _ in range(3))).isfinite().all()
 
 
 # --- derivatives --------------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from attncc.compiler import make_plan
 from attncc.diagnostics import Source
 from attncc.rewrite.algebra import derivative
-from attncc.spec.expr import Call, Const, Dot, Expr, Vector, rebuild
+from attncc.spec.expr import Binary, BinaryOp, Call, Const, Dot, Expr, Select, Vector, rebuild, walk
 from attncc.spec.fold import call, fold
 from attncc.spec.functions import FUNCTIONS
 from attncc.spec.resolve import load
@@ -48,6 +49,32 @@ def test_table_compiler_and_numbers_agree(name: str, sign: int) -> None:
         numeric = (call(name, [x + 1e-6]) - call(name, [x - 1e-6])) / 2e-6
         assert said(FUNCTIONS[name].derivative, x) == pytest.approx(numeric, abs=1e-6)
         assert at(derivative(Call(name, (X,)), X), x) == pytest.approx(numeric, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.parametrize("inside", ("{x} * {f}", "{f}^2", "1 / (3 + {f})", "max({f}, {x})"))
+def test_sympy_knows_the_derivatives_of_functions_inside_others(name: str, inside: str) -> None:
+    text = inside.format(x="dot(q, k)", f=f"{name}(dot(q, k))")
+    expr = load(Source("product.attn", f"attention product {{ score = {text} }}")).score
+    for x in POINTS:
+        numeric = (at(expr, x + 1e-6) - at(expr, x - 1e-6)) / 2e-6
+        assert at(derivative(expr, X), x) == pytest.approx(numeric, abs=1e-5)
+
+
+@pytest.mark.parametrize("power", (1, 2, 3, 2.5))
+def test_a_power_of_relu_needs_no_choice(power: float) -> None:
+    found = derivative(Binary(BinaryOp.POWER, Call("relu", (X,)), Const(power)), X)
+    assert power == 1 or not any(isinstance(each, Select) for each in walk(found))
+    assert at(found, 1.7) == pytest.approx(power * 1.7 ** (power - 1))
+    assert at(found, -1.7) == 0
+
+
+@pytest.mark.parametrize("jump", ("[score > 0]", "floor(score)", "(score > 0 ? 2 : 1)", "sign(score)"))
+def test_numbers_that_jump_are_constants_beside_their_jumps(jump: str) -> None:
+    plan = make_plan(
+        Source("jump.attn", f"attention jump {{ weight = score * {jump} * relu(score); normalize = none }}")
+    )
+    assert {"dq", "dk", "dv"} == set(plan.torch.backward.outputs)
 
 
 @pytest.mark.parametrize("name", UNARY)
