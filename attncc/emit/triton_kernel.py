@@ -352,6 +352,9 @@ class KernelPrinter(KernelScope):
                 lanes = "[:, None]" if divisor is not None and divisor.axes else ""
                 return f"{node.inputs[0]} * _inverse({node.inputs[1]}){lanes}"
             case Op.MULTIPLY:
+                factor = self.node(node.inputs[1])
+                if factor is not None and self._is_literal(factor):  # named only where tiles of pairs read it
+                    return f"{node.inputs[0]} * {self.expression(factor.value, pair=False)}"
                 return f"{node.inputs[0]} * {node.inputs[1]}"
             case _:
                 text = self.expression(node.value, pair=False)
