@@ -105,7 +105,7 @@ def _softplus(x):
     "_elu": '''
 @triton.jit
 def _elu(x):
-    """x, and where it is negative exp(x) - 1, by the hyperbolic tangent so that small numbers stay exact."""
+    """x, or exp(x) - 1 where it is negative: through tanh, so that small numbers stay exact."""
     half = _tanh(0.5 * tl.minimum(x, 0.0))
     return tl.where(x > 0.0, x, 2.0 * half / (1.0 - half))
 ''',
@@ -126,6 +126,18 @@ def _inverse(x):
     """1 / x, and 0 where x is 0: a row without weights gives 0."""
     zero = x == 0.0
     return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, x))
+''',
+    "_weigh": '''
+@triton.jit
+def _weigh(weight, v, acc, PRECISION: tl.constexpr):
+    """weight @ v + acc; 16 bits hold the largest weight of every row exactly, and none overflows."""
+    if v.dtype == tl.float32:
+        result = _dot(weight, v, acc, PRECISION)
+    else:
+        largest = tl.maximum(tl.max(tl.abs(weight), 1), 1e-30)[:, None]
+        scaled = weight * (1.0 / largest)
+        result = acc + largest * _dot(scaled.to(v.dtype), v, None, PRECISION)
+    return result
 ''',
     "_log": '''
 @triton.jit
