@@ -156,7 +156,7 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _forward_kernel(
-        q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+        q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr,
         q_start_ptr, kv_lengths_ptr,
         q_strides, k_strides, v_strides,
         n, m, k_start, scale_log2,
@@ -227,6 +227,9 @@ if triton is not None:
         lse = 0.6931471805599453 * peak + _log(rows)
         _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
         tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M), lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_tile(residual_ptr + first_vector * E, visible, residual, BLOCK_M, E, BLOCK_E)
 
     @triton.jit
     def _backward_columns_tile(
@@ -572,28 +575,29 @@ def _kernel_numbers(q, k, v, scale, kv_lengths):
     return scale_log2, d_dot_factor
 
 
-def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
+def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual):
     """What `_forward` returns, by the Triton kernel."""
     q, k, v = _dense(q), _dense(k), _dense(v)
     batch, heads, n, _ = q.shape
     m = k.shape[2]
     out = q.new_empty(batch, heads, n, v.shape[-1])
     lse = q.new_empty(batch, heads, n, dtype=torch.float32)
+    residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
         _launch(_forward_kernel, "forward", grid, q, k, v,
-            q, k, v, out, lse,
+            q, k, v, out, lse, residual if keep_residual else None,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
             n, m, k_start, scale_log2,
         )  # fmt: skip
-    return (out, lse)
+    return (out, lse, residual)
 
 
 def _launch_backward(
-    q, k, v, out, lse, d_out, d_lse, scale, q_start, k_start, q_starts, kv_lengths
+    q, k, v, out, lse, residual, d_out, d_lse, scale, q_start, k_start, q_starts, kv_lengths
 ):
     """What `_backward` returns, by the Triton kernels."""
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
@@ -602,7 +606,7 @@ def _launch_backward(
     dq = q.new_empty(batch, heads, n, d)
     dk = k.new_empty(batch, kv_heads, m, d)
     dv = v.new_empty(batch, kv_heads, m, e)
-    delta = (d_out.float() * out.float()).sum(-1) - d_lse.float()
+    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
     lse = lse.contiguous()
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
@@ -817,6 +821,12 @@ def _rows_of(x, slab):
     return x[slab.entries, :, slab.rows, None].to(_wide(x.dtype))
 
 
+def _unrounded(out, residual):
+    """`out` before rounding to 16 bits, which would drown differences in the backward pass."""
+    out = out.to(_wide(out.dtype))
+    return out + residual if residual.shape[-1] else out
+
+
 def _entries_of(numbers, slab):
     """The numbers of the slab's batch entries."""
     return tuple(
@@ -824,11 +834,12 @@ def _entries_of(numbers, slab):
     )
 
 
-def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
+def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual):
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q.dtype)
     outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
     outs += [q.new_empty(q.shape[:3], dtype=wide) for _ in range(1)]
+    outs.append(q.new_empty(*q.shape[:3], v.shape[-1] if keep_residual else 0))
     numbers = _numbers(q, k, v, scale, kv_lengths)
 
     def run(q, k, v, numbers, call, store):
@@ -840,12 +851,14 @@ def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
             results = _forward_slab(
                 rows, k[entries], v[entries], _entries_of(numbers, slab), slab, chunks, work, call
             )
+            if keep_residual:
+                results += (results[0] - results[0].to(q.dtype),)
             store(slab, results)
 
     with torch.autocast(q.device.type, enabled=False):
 
         def store(slab, results):
-            for out, result in zip(outs, results, strict=True):
+            for out, result in zip(outs, results, strict=False):
                 target = out[slab.entries, :, slab.rows]
                 target.copy_(result.reshape(target.shape))
 
@@ -853,13 +866,16 @@ def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     return tuple(outs)
 
 
-def _backward(q, k, v, out, lse, d_out, d_lse, scale, q_start, k_start, q_starts, kv_lengths):
+def _backward(
+    q, k, v, out, lse, residual, d_out, d_lse, scale, q_start, k_start, q_starts, kv_lengths
+):
     """The gradients of q, k and v."""
     wide = _wide(q.dtype)
     dq = q.new_empty(q.shape)
     dk = torch.zeros_like(k, dtype=wide, memory_format=torch.contiguous_format)
     dv = torch.zeros_like(v, dtype=wide, memory_format=torch.contiguous_format)
     numbers = _numbers(q, k, v, scale, kv_lengths)
+    out = _unrounded(out, residual)
 
     def run(q, k, v, numbers, call, fold, dk, dv, store):
         work = None
@@ -995,29 +1011,27 @@ def _safe_log(x):
 # --- autograd and dispatch ------------------------------------------------------------------------
 
 
-def _run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form):
+def _run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
     run = _launch_forward if form == "triton" else _forward
-    return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths)
+    return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
-def _run_backward(
-    q, k, v, out, lse, d_out, d_lse, scale, q_start, k_start, q_starts, kv_lengths, form
-):
+def _run_backward(*args):
+    *args, form = args
     run = _launch_backward if form == "triton" else _backward
-    return run(
-        q, k, v, out, lse, d_out, d_lse, scale, q_start, k_start, q_starts, kv_lengths
-    )  # fmt: skip
+    return run(*args)
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form):
-        return _run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form)
+    def forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
+        return _run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        q, k, v, *ctx.numbers, q_starts, kv_lengths, ctx.form = inputs
+        q, k, v, *ctx.numbers, q_starts, kv_lengths, ctx.form, _ = inputs
         ctx.save_for_backward(q, k, v, *output, q_starts, kv_lengths)
+        ctx.mark_non_differentiable(output[2])
 
     @staticmethod
     def backward(ctx, d_out, *d_statistics):
@@ -1025,10 +1039,12 @@ class _Attention(torch.autograd.Function):
         grads = _Gradient.apply(
             *saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form
         )
-        return *grads, *(None,) * (len(ctx.numbers) + 3)
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
 
     @staticmethod
     def vmap(info, in_dims, *args):
+        *args, keep_residual = args  # only here is it seen whether what is mapped has gradients
+        args = (*args, keep_residual or _keeps_residual(*args[:3]))
         return _fold_vmap(_Attention, info, in_dims, args)
 
 
@@ -1058,7 +1074,7 @@ class _Gradient(torch.autograd.Function):
             return torch.func.vjp(differentiable, q, k, v)[1](gradients)
 
         dq, dk, dv, *d_gradients = torch.func.vjp(gradient, q, k, v, *gradients)[1](grads)
-        return dq, dk, dv, *(None,) * 2, *d_gradients, *(None,) * 6
+        return dq, dk, dv, *(None,) * 3, *d_gradients, *(None,) * 6
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -1087,8 +1103,10 @@ def _register():
     places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
     numbers = f"float scale, {places}, str form"
     inputs = "Tensor q, Tensor k, Tensor v"
-    _library.define(f"{_OPERATOR}({inputs}, {numbers}) -> (Tensor, Tensor)")
-    saved = "Tensor out, Tensor lse, Tensor d_out, Tensor d_lse"
+    _library.define(
+        f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
+    )
+    saved = "Tensor out, Tensor lse, Tensor residual, Tensor d_out, Tensor d_lse"
     _library.define(
         f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> (Tensor, Tensor, Tensor)"
     )
@@ -1101,6 +1119,7 @@ def _register():
         return (
             out,
             q.new_empty(q.shape[:3], dtype=_wide(q.dtype)),
+            q.new_empty(*q.shape[:3], v.shape[-1] if numbers[-1] else 0),
         )
 
     @torch.library.register_fake(f"attncc::{_OPERATOR}_backward", lib=_library)
@@ -1111,7 +1130,7 @@ def _register():
         *saved, q_starts, kv_lengths = ctx.saved_tensors
         run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
         grads = run(*saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form)
-        return *grads, *(None,) * (len(ctx.numbers) + 3)
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
 
     def setup_context(ctx, inputs, output):
         _Attention.setup_context(ctx, inputs, output)
@@ -1182,6 +1201,12 @@ def _expect_number(name, x, least):
 
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _keeps_residual(q, k, v):
+    """Whether backward will need what rounding takes from the results: in 16 bits it does."""
+    wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    return wanted and q.element_size() == 2
 
 
 def _form(form, q):
@@ -1270,10 +1295,11 @@ def attention(
     _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
     prepared = _prepared(q, k, v, scale, kv_lengths, q_start, k_start)
     form = _form(form, prepared[0])
+    keep_residual = _keeps_residual(*prepared[:3])
     if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
-        outs = _Attention.apply(*prepared, form)
+        outs = _Attention.apply(*prepared, form, keep_residual)
     else:
-        outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form)
+        outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form, keep_residual)
     return (outs[0], outs[1]) if return_lse else outs[0]
 
 

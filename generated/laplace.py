@@ -1020,11 +1020,10 @@ def _run(q, k, v, q_start, k_start, q_starts, kv_lengths, form):
     return run(q, k, v, q_start, k_start, q_starts, kv_lengths)
 
 
-def _run_backward(q, k, v, out, count, d_out, q_start, k_start, q_starts, kv_lengths, form):
+def _run_backward(*args):
+    *args, form = args
     run = _launch_backward if form == "triton" else _backward
-    return run(
-        q, k, v, out, count, d_out, q_start, k_start, q_starts, kv_lengths
-    )  # fmt: skip
+    return run(*args)
 
 
 class _Attention(torch.autograd.Function):

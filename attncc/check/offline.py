@@ -23,7 +23,7 @@ from typing import Any
 from attncc.check.kernel_text import KernelText, TileLoop, kernels_of
 from attncc.plan.model import Tile
 
-_VECTORS = frozenset({"q", "k", "v", "out", "d_out", "dq", "dk", "dv"})
+_VECTORS = frozenset({"q", "k", "v", "out", "residual", "d_out", "dq", "dk", "dv"})
 _PLACES = frozenset({"q_start", "kv_lengths"})
 _LENGTHS = frozenset({"n", "m", "k_start"})
 _MATRIX = re.compile(r"\bmma\.sync\b|\bwgmma\.mma_async\b|\btcgen05\.mma\b|\bv_mfma_")
@@ -144,8 +144,10 @@ def _compile(kernel: Any, tile: Tile, target: Target, d: int, dtype: str) -> Any
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    constants: dict[str, int | str] = {"GROUP": 1, "D": d, "E": d, "BLOCK_D": _block(d), "BLOCK_E": _block(d)}
+    constants: dict[str, int | str | None] = {"GROUP": 1, "D": d, "E": d, "BLOCK_D": _block(d), "BLOCK_E": _block(d)}
     constants |= {"PRECISION": "ieee", "BLOCK_M": tile.rows, "BLOCK_N": tile.columns}
+    if dtype == "fp32" and "residual_ptr" in kernel.arg_names:
+        constants["residual_ptr"] = None  # nothing is rounded
     types: dict[str, Any] = dict.fromkeys(constants, "constexpr")
     types = signature(kernel.arg_names, dtype) | types
     source = ASTSource(kernel, types, constants, _alignment(kernel.arg_names, types))

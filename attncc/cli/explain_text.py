@@ -152,7 +152,7 @@ def _cost(cost: dict[str, Any]) -> list[str]:
 
 
 def _saved(found: dict[str, Any]) -> list[str]:
-    names = (["out"] if found["saved"]["out"] else []) + [
+    names = (["out (and what 16 bits lose of it)"] if found["saved"]["out"] else []) + [
         f"{name} (a number a row)" for name in found["saved"]["row_numbers"]
     ]
     saved, dense = found["cost"]["saved_bytes"], found["cost"]["dense_matrix_bytes"]

@@ -39,7 +39,9 @@ class Context:
     library: str
     scale: str  # "scale, " where the spec reads it
     statistics: tuple[str, ...]
-    statistics_arguments: str
+    kept: tuple[str, ...]  # what forward returns beside `out`: row numbers, and what rounding took from `out`
+    kept_arguments: str
+    keep: str  # ", keep_residual" where backward reads it
     row_numbers: tuple[str, ...]
     row_numbers_text: str
     totals_text: str
@@ -57,7 +59,7 @@ class Context:
     operator: str
     schema_numbers: str
     schema_outputs: str
-    schema_statistics: str
+    schema_kept: str
     default_start: str
     default_start_words: str
     reach: tuple[int, int] | None
@@ -91,6 +93,7 @@ def _context(plan: Plan) -> Context:
     triton_text = triton_form.kernel_text()
     launchers = triton_form.launchers()
     statistics = tuple(name for name in plan.torch.forward.outputs if name != "out")
+    kept = (*statistics, "residual") if plan.reads_delta else statistics
     lse_index = 1 + statistics.index("lse") if plan.has_lse else 0
     scale = "scale, " if spec.reads_scale else ""
     row_numbers = tuple(node.name for node in torch_form.backward.statistics)
@@ -119,7 +122,9 @@ def _context(plan: Plan) -> Context:
         library=library(frozenset(used)),
         scale=scale,
         statistics=statistics,
-        statistics_arguments="".join(f"{name}, " for name in statistics),
+        kept=kept,
+        kept_arguments="".join(f"{name}, " for name in kept),
+        keep=", keep_residual" if plan.reads_delta else "",
         row_numbers=row_numbers,
         row_numbers_text="".join(f"{name}_rows, " for name in row_numbers),
         totals_text=", ".join(totals),
@@ -131,15 +136,15 @@ def _context(plan: Plan) -> Context:
         d_lse_value=f"d_statistics[{lse_index - 1}], " if plan.has_lse else "",
         reads_delta=plan.reads_delta,
         hidden_statistics=", ".join(
-            f"output[{at + 1}]" for at, name in enumerate(statistics) if name != "lse" or not plan.has_lse
+            f"output[{at + 1}]" for at, name in enumerate(kept) if name != "lse" or not plan.has_lse
         ),
         number_count=3 if spec.reads_scale else 2,
         numbers_call=numbers_call,
         numbers_call_k=numbers_call.replace("q, k, v", "q, k, k"),
         operator=f"{spec.name}_{_digest(plan)[:8]}",
         schema_numbers="float scale, " if spec.reads_scale else "",
-        schema_outputs="Tensor" if not statistics else f"({', '.join(['Tensor'] * (1 + len(statistics)))})",
-        schema_statistics="".join(f"Tensor {name}, " for name in statistics),
+        schema_outputs="Tensor" if not kept else f"({', '.join(['Tensor'] * (1 + len(kept)))})",
+        schema_kept="".join(f"Tensor {name}, " for name in kept),
         default_start="0" if spec.align is Align.START else "k_start + k.shape[2] - q.shape[2]",
         default_start_words="0" if spec.align is Align.START else "so that rows and keys end together",
         reach=_reach(plan),

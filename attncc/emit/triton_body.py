@@ -149,6 +149,10 @@ class BodyPrinter:
             return
         operand = next(name for name in node.inputs if name != node.inputs[0])
         before = f"{node.name} * shrink[:, None]" if shrinks else node.name
+        if self.kernel.keeps_residual and self.sweep.peak is None:
+            self.kernel.used.add("_weigh")
+            self.writer.line(f"{node.name} = _weigh({source}, {operand}, {before}, PRECISION)")
+            return
         self.writer.line(f"{node.name} = _dot({source}.to({operand}.dtype), {operand}, {before}, PRECISION)")
 
     def _print_constant_sum(self, name: str, before: str, constant: str) -> None:

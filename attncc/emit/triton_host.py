@@ -48,7 +48,8 @@ class TritonForm:
             node.name: False for kernel in self.kernels for node in kernel.uniform if isinstance(node.expr, Const)
         }
         for kernel in self.kernels:
-            printer = KernelPrinter(writer, kernel, self.plan.domain, tables, self.used)
+            keeps = self.plan.reads_delta and kernel is self.forward
+            printer = KernelPrinter(writer, kernel, self.plan.domain, tables, self.used, keeps_residual=keeps)
             for at in range(len(kernel.sweeps)):
                 printer.print_body(at)
             printer.print_kernel()
@@ -106,9 +107,14 @@ class TritonForm:
     def _statistics(self) -> list[str]:
         return [name for name in self.plan.gpu.forward.outputs if name != "out"]
 
+    def _residual(self) -> list[str]:
+        """What rounding takes from `out`, which backward reads with it."""
+        return ["residual"] if self.plan.reads_delta else []
+
     def _print_forward(self, writer: Writer) -> None:
         places = "q_start, k_start, q_starts, kv_lengths"
-        with writer.block(f"def _launch_forward(q, k, v, {self._scale()}{places}):"):
+        keep = ", keep_residual" if self.plan.reads_delta else ""
+        with writer.block(f"def _launch_forward(q, k, v, {self._scale()}{places}{keep}):"):
             writer.line('"""What `_forward` returns, by the Triton kernel."""')
             writer.line("q, k, v = _dense(q), _dense(k), _dense(v)")
             writer.line("batch, heads, n, _ = q.shape")
@@ -116,18 +122,20 @@ class TritonForm:
             writer.line("out = q.new_empty(batch, heads, n, v.shape[-1])")
             for name in self._statistics():
                 writer.line(f"{name} = q.new_empty(batch, heads, n, dtype=torch.float32)")
+            if self.plan.reads_delta:
+                writer.line("residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)")
             self._print_numbers(writer)
             writer.line("starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)")
             with writer.block("if out.numel():"):
                 self._print_launch(writer, self.forward)
-            names = ", ".join(["out", *self._statistics()])
-            writer.line(f"return ({names}{',' * (not self._statistics())})")
+            names = ["out", *self._statistics(), *self._residual()]
+            writer.line(f"return ({', '.join(names)}{',' * (len(names) == 1)})")
 
     def _print_backward(self, writer: Writer) -> None:
-        statistics = "".join(f"{name}, " for name in self._statistics())
+        kept = "".join(f"{name}, " for name in (*self._statistics(), *self._residual()))
         d_lse = "d_lse, " if self.plan.has_lse else ""
         places = "q_start, k_start, q_starts, kv_lengths"
-        arguments = f"q, k, v, out, {statistics}d_out, {d_lse}{self._scale()}{places}"
+        arguments = f"q, k, v, out, {kept}d_out, {d_lse}{self._scale()}{places}"
         with writer.block(f"def _launch_backward({arguments}):"):
             writer.line('"""What `_backward` returns, by the Triton kernels."""')
             writer.line("q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)")
@@ -141,7 +149,7 @@ class TritonForm:
             writer.line("dv = v.new_empty(batch, kv_heads, m, e)")
             if self.plan.reads_delta:
                 less = " - d_lse.float()" if self.plan.has_lse else ""
-                writer.line(f"delta = (d_out.float() * out.float()).sum(-1){less}")
+                writer.line(f"delta = (d_out.float() * _unrounded(out, residual)).sum(-1){less}")
             for node in self.columns.statistics:
                 if node.name != "delta":
                     writer.line(f"{node.name} = {node.name}.contiguous()")
@@ -159,6 +167,8 @@ class TritonForm:
         length, block, heads = ("n", "BLOCK_M", "heads") if rows else ("m", "BLOCK_N", "kv_heads")
         operands = [node.name for node in kernel.operands]
         pointers = operands + [node.name for node in kernel.statistics] + [node.name for node in kernel.stores]
+        if kernel is self.forward and self.plan.reads_delta:
+            pointers.append("residual if keep_residual else None")
         strides = [f"{name}.stride()[:3]" for name in operands]
         numbers = [node.name for node in kernel.uniform if not isinstance(node.expr, Const)]
         writer.line(f'grid = _grid({length}, "{block}", {heads}, batch)')

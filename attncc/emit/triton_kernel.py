@@ -27,9 +27,16 @@ class KernelPrinter(KernelScope):
     """
 
     def __init__(
-        self, writer: Writer, kernel: Kernel, domain: Domain, numbers: dict[str, bool], used: set[str]
+        self,
+        writer: Writer,
+        kernel: Kernel,
+        domain: Domain,
+        numbers: dict[str, bool],
+        used: set[str],
+        *,
+        keeps_residual: bool = False,
     ) -> None:
-        super().__init__(writer, kernel, used)
+        super().__init__(writer, kernel, used, keeps_residual=keeps_residual)
         self.domain = domain
         self.numbers = numbers
 
@@ -95,7 +102,7 @@ class KernelPrinter(KernelScope):
         start = writer.place
         operands = [f"{node.name}_ptr" for node in kernel.operands]
         statistics = [f"{node.name}_ptr" for node in kernel.statistics]
-        stores = [f"{node.name}_ptr" for node in kernel.stores]
+        stores = [f"{node.name}_ptr" for node in kernel.stores] + ["residual_ptr"] * self.keeps_residual
         strides = [f"{node.name}_strides" for node in kernel.operands]
         numbers = [f"{name}_ptr" if table else name for name, table in self._numbers()]
         widths = ["GROUP", "D", "E", "BLOCK_D", "BLOCK_E", "PRECISION", "BLOCK_M", "BLOCK_N"]
@@ -343,6 +350,11 @@ class KernelPrinter(KernelScope):
             else:
                 target = f"{node.name}_ptr + first_vector + tl.arange(0, {BLOCK[self.fixed]})"
                 writer.line(f"tl.store({target}, {value}, mask={visible})")
+        if self.keeps_residual:
+            with writer.block("if residual_ptr is not None:  # what rounding takes from `out`, for backward"):
+                writer.line("residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)")
+                target, block = "residual_ptr + first_vector * E", BLOCK[self.fixed]
+                writer.line(f"_store_tile({target}, visible, residual, {block}, E, BLOCK_E)")
 
     def _result(self, node: Node) -> str:
         match node.op:
@@ -352,6 +364,9 @@ class KernelPrinter(KernelScope):
                 lanes = "[:, None]" if divisor is not None and divisor.axes else ""
                 return f"{node.inputs[0]} * _inverse({node.inputs[1]}){lanes}"
             case Op.MULTIPLY:
+                factor = self.node(node.inputs[1])
+                if factor is not None and self._is_literal(factor):  # named only where tiles of pairs read it
+                    return f"{node.inputs[0]} * {self.expression(factor.value, pair=False)}"
                 return f"{node.inputs[0]} * {node.inputs[1]}"
             case _:
                 text = self.expression(node.value, pair=False)

@@ -95,14 +95,20 @@ def _gelu(x):
     "_softplus": '''
 @triton.jit
 def _softplus(x):
-    """log(1 + exp(x)) without overflow."""
-    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
+    """log(1 + exp(x)) without overflow; what 1 + small loses of small is put back."""
+    small = tl.exp(-tl.abs(x))
+    added = (1.0 + small) - 1.0
+    zero = added == 0.0
+    log = tl.where(zero, small, tl.log(1.0 + small) * (small / tl.where(zero, 1.0, added)))
+    return tl.maximum(x, 0.0) + log
 ''',
-    "_elu": """
+    "_elu": '''
 @triton.jit
 def _elu(x):
-    return tl.where(x > 0.0, x, tl.exp(tl.minimum(x, 0.0)) - 1.0)
-""",
+    """x, or exp(x) - 1 where it is negative: through tanh, so that small numbers stay exact."""
+    half = _tanh(0.5 * tl.minimum(x, 0.0))
+    return tl.where(x > 0.0, x, 2.0 * half / (1.0 - half))
+''',
     "_sign": """
 @triton.jit
 def _sign(x):
@@ -121,6 +127,18 @@ def _inverse(x):
     zero = x == 0.0
     return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, x))
 ''',
+    "_weigh": '''
+@triton.jit
+def _weigh(weight, v, acc, PRECISION: tl.constexpr):
+    """weight @ v + acc: 16 bits hold the largest weight of a row exactly, and none overflows."""
+    if v.dtype == tl.float32:
+        result = _dot(weight, v, acc, PRECISION)
+    else:
+        largest = tl.maximum(tl.max(tl.abs(weight), 1), 1e-30)[:, None]
+        scaled = weight * (1.0 / largest)
+        result = acc + largest * _dot(scaled.to(v.dtype), v, None, PRECISION)
+    return result
+''',
     "_log": '''
 @triton.jit
 def _log(x):
@@ -130,7 +148,7 @@ def _log(x):
 ''',
 }
 
-_NEEDS = {"_floor_divide": ("_modulo",)}
+_NEEDS = {"_floor_divide": ("_modulo",), "_elu": ("_tanh",)}
 
 
 def library(used: set[str]) -> str:

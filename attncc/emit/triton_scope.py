@@ -35,14 +35,17 @@ class KernelScope:
 
     Args:
         used: names of library helpers, extended by whatever is written.
+        keeps_residual: whether this is a forward kernel whose backward subtracts a number of `out`, so that it is to be
+            exact beyond 16 bits, and can also store what rounding takes from it.
     """
 
-    def __init__(self, writer: Writer, kernel: Kernel, used: set[str]) -> None:
+    def __init__(self, writer: Writer, kernel: Kernel, used: set[str], *, keeps_residual: bool = False) -> None:
         self.writer = writer
         self.kernel = kernel
         self.used = used
         self.fixed, self.swept = kernel.fixed, kernel.swept
         self.rows_fixed = self.fixed is Axis.ROW
+        self.keeps_residual = keeps_residual
 
     def _writer_for(self, pair: bool, rename: dict[str, str]) -> ExpressionWriter:
         """An expression writer for numbers of pairs (broadcast) or of one axis."""

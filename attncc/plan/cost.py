@@ -26,7 +26,7 @@ Formula = Any  # a sympy expression
 N, M, D, E, HEADS, SIZE = sympy.symbols("n m d e H b", positive=True, integer=True)
 HEAD = sympy.Symbol("h", integer=True)
 _WIDTHS = {Axis.FEATURE: D, Axis.VALUE: E}
-_REAL = 4  # bytes of a saved row number
+_REAL = 4  # bytes of a saved row number, and of a number of out: 16 bits are kept with 16 that rounding takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ def cost(plan: Plan) -> Cost:
     pairs = tuple((each, visited_pairs(each, starts_at_zero, lengths)) for each in plan.domain.classes)
     forward = plan.gpu.forward
     backward = _backward_kernels(plan.gpu.backward)
-    delta = _Traffic(rows=2 * E, row_numbers=1) if plan.reads_delta else _Traffic()  # D_i = do_i . out_i comes first
+    delta = _Traffic(rows=E, row_numbers=1 + E) if plan.reads_delta else _Traffic()  # D_i = do_i . out_i comes first
     return Cost(
         pairs,
         Pass(_flops([forward]), _traffic([forward], _Traffic()).bytes),
         Pass(_flops(backward), _traffic(backward, delta).bytes),
-        HEADS * N * (_REAL * len(plan.saved) + (E * SIZE if plan.reads_delta else 0)),
+        HEADS * N * _REAL * (len(plan.saved) + (E if plan.reads_delta else 0)),
     )
 
 
@@ -91,7 +91,7 @@ class _Traffic:
 
     rows: Formula = 0
     columns: Formula = 0
-    row_numbers: int = 0
+    row_numbers: Formula = 0
 
     @property
     def bytes(self) -> Formula:

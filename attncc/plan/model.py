@@ -53,7 +53,8 @@ class Passes:
 class Plan:
     """A spec, the laws that were applied, and the decisions that printers carry out.
 
-    `saved` are the row numbers that forward keeps for backward. `gpu` holds exponents in base two, `torch` natural.
+    `saved` are the row numbers that forward keeps for backward. Where that reads delta, forward also keeps out, and
+    what rounding to 16 bits takes from it. `gpu` holds exponents in base two, `torch` natural.
     """
 
     spec: Spec

@@ -40,8 +40,9 @@ PAIR = (Axis.ROW, Axis.COLUMN)
 class Gradients:
     """A forward graph that saves what its backward graph reads, and that backward graph.
 
-    `saved` names the row numbers that go from one to the other. `delta` says whether backward reads the row number
-    D_i = do_i . out_i - dlse_i, which is computed between the two.
+    `saved` names the row numbers that go from one to the other. `reads_delta` says whether backward reads the row
+    number D_i = do_i . out_i - dlse_i, which is computed between the two. It is subtracted from numbers that are close
+    to it, where a rounding of out_i to 16 bits may be all that is left: forward keeps what that takes from out_i, too.
     """
 
     forward: Graph

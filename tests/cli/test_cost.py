@@ -39,7 +39,7 @@ def test_products_are_counted_once_a_kernel() -> None:
     found = cost(plan)
     assert formula(found.forward.flops_per_pair) == "2·(d + e)"
     assert formula(found.backward.flops_per_pair) == "2·(3·e + 4·d)"
-    assert formula(found.saved) == "H·n·(4 + b·e)"
+    assert formula(found.saved) == "4·H·n·(1 + e)"
 
 
 def test_bounds_without_a_closed_form_give_no_formula() -> None:

@@ -105,29 +105,36 @@ OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "tes
 
 def operator_arguments(module: ModuleType, inputs: tuple[Tensor, ...]) -> tuple[object, ...]:
     reads_scale = "scale" in module.attention.__kwdefaults__
-    return (*inputs, *((0.3,) if reads_scale else ()), 0, 0, None, None, "torch")
+    keep_residual = (inputs[0].element_size() == 2,) if hasattr(module, "_keeps_residual") else ()
+    return (*inputs, *((0.3,) if reads_scale else ()), 0, 0, None, None, "torch", *keep_residual)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", EVERY_KIND)
-def test_operator_is_registered_properly(name: str, modules: Callable[[str], Built]) -> None:
+def test_operator_is_registered_properly(name: str, dtype: torch.dtype, modules: Callable[[str], Built]) -> None:
     module = modules(name).module
-    inputs = tuple(each.requires_grad_() for each in operands(20, 20, dtype=torch.float32))
+    inputs = tuple(each.requires_grad_() for each in operands(20, 20, dtype=dtype))
     operator = getattr(torch.ops.attncc, module._OPERATOR).default
     result = torch.library.opcheck(operator, operator_arguments(module, inputs), test_utils=OPCHECKS)
     assert set(result.values()) == {"SUCCESS"}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", EVERY_KIND)
-def test_backward_operator_is_registered_properly(name: str, modules: Callable[[str], Built]) -> None:
+def test_backward_operator_is_registered_properly(
+    name: str, dtype: torch.dtype, modules: Callable[[str], Built]
+) -> None:
     module = modules(name).module
-    inputs = operands(20, 20, dtype=torch.float32)
+    inputs = operands(20, 20, dtype=dtype)
     outs = getattr(torch.ops.attncc, module._OPERATOR)(*operator_arguments(module, inputs))
     outs = outs if isinstance(outs, tuple) else (outs,)
     upstream = [torch.randn_like(outs[0])]
     if "return_lse" in module.attention.__kwdefaults__:
         upstream.append(torch.randn(outs[0].shape[:3]))
-    arguments = (*inputs, *outs, *upstream, *operator_arguments(module, inputs)[3:])
+    numbers = operator_arguments(module, inputs)[3:]
+    numbers = numbers[: numbers.index("torch") + 1]
+    arguments = (*inputs, *outs, *upstream, *numbers)
     operator = getattr(torch.ops.attncc, f"{module._OPERATOR}_backward").default
     result = torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
     assert set(result.values()) == {"SUCCESS"}
