@@ -9,6 +9,8 @@ from attncc.spec.expr import (
     Call,
     Dot,
     Expr,
+    Merge,
+    Output,
     Reduce,
     Rotate,
     RowSum,
@@ -38,6 +40,8 @@ class CallScope(NameScope):
                     return self._apply(function, node, bindings, where)
         elif name.text == "rows" and where is FieldName.NORMALIZE:
             return self._row_sum(node, bindings)
+        elif name.text == "merge" and where is FieldName.COMBINE:
+            return self._merge(node, bindings)
         elif name.text in VECTOR_FUNCTIONS:
             return self._of_vectors(node, bindings, where)
         elif name.text in FUNCTIONS:
@@ -113,6 +117,20 @@ class CallScope(NameScope):
                 return RowSum(self.as_number(weight, bindings, FieldName.WEIGHT), span=node.span)
         given = len(node.arguments)
         self.fail("E206", f"`rows(w)` takes one weight without a name, but {_given(given)}", node.span)
+
+    def _merge(self, node: tree.Call, bindings: Bindings) -> Expr:
+        names: list[str] = []
+        for argument in self._positional(node):
+            bound = bindings.get(argument.name) if isinstance(argument, tree.Reference) else None
+            if not isinstance(bound, Output):
+                text = "expected the name of a branch"
+                self.fail("E206", "`merge` takes branches, but this is none", argument.span, text=text)
+            if bound.branch in names:
+                self.fail("E206", f"`merge` is given the branch `{bound.branch}` twice", argument.span)
+            names.append(bound.branch)
+        if len(names) < 2:
+            self.fail("E206", f"`merge` takes two or more branches, but {_given(len(names))}", node.span)
+        return Merge(tuple(names), span=node.span)
 
     # --- words ------------------------------------------------------------------------------------------------
 

@@ -183,6 +183,20 @@ class Let(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Output(Expr):
+    """The vector that a branch gives for a query (combine only)."""
+
+    branch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge(Expr):
+    """Branches as one attention over all their pairs, each pair counted once a branch: weights and rows add up."""
+
+    branches: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Channels(Expr):
     """The sum over features of a formula of the vectors of a pair that is no product of the two (made by lowering)."""
 
@@ -349,7 +363,7 @@ def dots_in(expr: Expr) -> tuple[Dot, ...]:
 def varies_by_feature(expr: Expr) -> bool:
     """Whether a value or predicate is one for every feature: it reads a vector, or the index of a feature, as such."""
     match expr:
-        case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True):
+        case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True) | Output() | Merge():
             return True
         case Dot() | Reduce() | Width() | Entry() | RowSum() | Channels():
             return False
@@ -366,7 +380,7 @@ def type_of(expr: Expr) -> Type:
             return Type.VECTOR
         case Const(value=int()) | Indicator() | Width():
             return Type.INT
-        case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True):
+        case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True) | Output() | Merge():
             return Type.VECTOR
         case Token(whole=True) | Entry(whole=True):
             return Type.INT

@@ -32,6 +32,7 @@ READABLE: dict[FieldName, frozenset[Name]] = {
     FieldName.WEIGHT: _PAIR | _SIZES | {Name.COUNT, Name.SCALE, Name.SCORE},
     FieldName.NORMALIZE: frozenset({Name.I, Name.HEAD, Name.COUNT, Name.SCALE, Name.ROWS}) | _SIZES,
     FieldName.VALUE: frozenset({Name.J, Name.HEAD, Name.SCALE}) | _SIZES,
+    FieldName.COMBINE: frozenset({Name.I, Name.HEAD, Name.SCALE}) | _SIZES,
     FieldName.LET: _PAIR | _SIZES | {Name.SCALE},
     FieldName.REQUIRE: frozenset(),
 }

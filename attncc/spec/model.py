@@ -47,6 +47,13 @@ class Spec:
     value: Expr = field(default_factory=lambda: Vector("v"))  # the vector of a key that weights multiply
     align: Align = Align.END
     data: tuple[Data, ...] = (Q, K, V)  # what the emitted function takes, in order
+    branches: tuple[tuple[str, Spec], ...] = ()  # several attentions in place of one; the fields above are not read
+    combine: Expr | None = None  # the vector of a query, made of those that the branches give
+
+    @property
+    def cores(self) -> tuple[Spec, ...]:
+        """The attentions that it is made of: its branches, or itself."""
+        return tuple(branch for _, branch in self.branches) or (self,)
 
     @property
     def names(self) -> frozenset[Name]:

@@ -16,8 +16,10 @@ from attncc.spec.expr import (
     Expr,
     Local,
     MatMul,
+    Merge,
     Name,
     Negate,
+    Output,
     RowSum,
     Symbol,
     Token,
@@ -53,6 +55,8 @@ def side_of(expr: Expr, data: Mapping[str, Data]) -> Side:
             return Side.PAIR if name in _LATE else Side.NONE
         case Vector(name=name) | Token(name=name):
             return Side.ROW if data[name].is_row else Side.COLUMN
+        case Output() | Merge():
+            return Side.ROW
         case Local() | RowSum():
             return Side.PAIR
         case Compare(left=left, right=right):
@@ -74,7 +78,7 @@ def join(one: Side, other: Side) -> Side:
 
 def reads_data(expr: Expr) -> bool:
     """Whether a value depends on the caller's tensors."""
-    return any(isinstance(node, Vector | Token | Entry | MatMul) for node in walk(expr))
+    return any(isinstance(node, Vector | Token | Entry | MatMul | Output | Merge) for node in walk(expr))
 
 
 def _side_of_coefficients(row: int, column: int) -> Side:

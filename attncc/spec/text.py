@@ -20,9 +20,11 @@ from attncc.spec.expr import (
     Let,
     Local,
     MatMul,
+    Merge,
     Negate,
     Not,
     Or,
+    Output,
     Reduce,
     Rotate,
     RowSum,
@@ -80,6 +82,10 @@ def _written(expr: Expr) -> tuple[int, str]:
             return _ATOM, f"rotate_{layout}({text(vector)})"
         case MatMul(vector=vector, matrix=matrix):
             return _PRODUCT, f"{_write(vector, _PRODUCT)} @ {_write(matrix, _UNARY)}"
+        case Output(branch=branch):
+            return _ATOM, branch
+        case Merge(branches=branches):
+            return _ATOM, f"merge({', '.join(branches)})"
         case Channels(body=body):
             return _ATOM, f"sum({text(body)})"
         case Negate(operand=operand):

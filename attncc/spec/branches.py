@@ -1,0 +1,128 @@
+"""`branch name { … }` and `combine = …` → several attentions and the vector made of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from keyword import iskeyword
+
+from attncc.diagnostics import Diagnostic, Label
+from attncc.spec.body import BodyResolver, data_of
+from attncc.spec.core_fields import FieldResolver, data_read, read_data
+from attncc.spec.data import Data
+from attncc.spec.expr import Expr, Output
+from attncc.spec.expressions import ExpressionResolver
+from attncc.spec.fields import FieldName
+from attncc.spec.model import Spec
+from attncc.spec.scope import Bound
+from attncc.spec.sides import Side, side_of
+from attncc.spec.words import Words, taken
+from attncc.syntax import tree
+
+_MOST = 8
+_OUTSIDE = (FieldName.ALIGN, FieldName.COMBINE)  # fields of the attention as a whole
+_OF_WEIGHT = (FieldName.WEIGHT, FieldName.NORMALIZE)
+
+
+class BranchResolver:
+    """Resolves the branches of one attention. What the attention sets, each branch has until it sets its own."""
+
+    def __init__(
+        self,
+        attention: tree.Attention,
+        fields: FieldResolver,
+        words: Words,
+        bindings: dict[str, Bound | None],
+        errors: list[Diagnostic],
+    ) -> None:
+        self.fields = fields
+        self.words = words
+        self.bindings = bindings
+        self.errors = errors
+        self.branches = tuple(each for each in attention.statements if isinstance(each, tree.Branch))
+        self.attention = attention
+
+    @property
+    def exist(self) -> bool:
+        """Whether there are any."""
+        return bool(self.branches)
+
+    def combined(self, outer: dict[FieldName, tree.Field], base: Spec, declared: Sequence[Data]) -> Spec:
+        """The attention with its branches."""
+        found: dict[str, Spec] = {}
+        for branch in self.branches:
+            if self._is_free(branch.name, found):
+                spec = self._branch(branch, outer, base)
+                found[branch.name.text] = replace(spec, data=_needed(spec, declared))
+        combine = self._combine(outer, {branch.name.text: branch for branch in self.branches})
+        read = {each.name: each for spec in found.values() for each in spec.data}
+        data = tuple(each for each in (*data_of({}).values(), *declared) if each.name in read or each in declared)
+        spec = replace(base, data=data, branches=tuple(found.items()), combine=combine)
+        return spec
+
+    def _is_free(self, name: tree.Identifier, found: dict[str, Spec]) -> bool:
+        before = len(self.errors)
+        self.errors += taken(name)
+        if name.text in self.bindings or name.text in found:
+            self._error("E203", f"`{name.text}` is defined twice", Label(name.span, "defined again here"))
+        if iskeyword(name.text) or name.text.startswith("_"):
+            label = Label(name.span, "expected another name")
+            self._error("E217", f"a branch cannot be named `{name.text}`", label)
+        if len(found) >= _MOST:
+            self._error("E218", f"more than {_MOST} branches", Label(name.span, "one branch too many"))
+        return len(self.errors) == before
+
+    def _branch(self, branch: tree.Branch, outer: dict[FieldName, tree.Field], base: Spec) -> Spec:
+        bindings = dict(self.bindings)
+        words = self.words.seen_from(bindings)
+        expressions = ExpressionResolver(self.fields.source, words, self.errors)
+        expressions.used = self.fields.expressions.used
+        for statement in branch.statements:
+            if isinstance(statement, tree.Declaration | tree.Branch | tree.Require):
+                what = "data are declared" if isinstance(statement, tree.Declaration) else "this stands"
+                label = Label(statement.span, "expected a field, a value or a word")
+                help_ = "move it out of the branch"
+                self._error("E218", f"{what} in the attention, not in a branch", label, helps=(help_,))
+        BodyResolver(words, expressions, self.errors, bindings).define(branch.statements)
+        fields = self.fields.within(words, expressions)
+        allowed = tuple(each for each in FieldName if each not in _OUTSIDE)
+        own = fields.fields(branch.statements, allowed)
+        if FieldName.SIMILARITY in own:
+            outer = {name: each for name, each in outer.items() if name not in _OF_WEIGHT}
+        if any(name in own for name in _OF_WEIGHT):
+            outer = {name: each for name, each in outer.items() if name is not FieldName.SIMILARITY}
+        return fields.core({**outer, **own}, bindings, replace(base, span=branch.span))
+
+    def _combine(self, outer: dict[FieldName, tree.Field], branches: dict[str, tree.Branch]) -> Expr | None:
+        if FieldName.COMBINE not in outer:
+            label = Label(self.branches[-1].name.span, "branches are made one vector by `combine`")
+            helps = (f"write `combine = {' + '.join(branches)}`", f"or `combine = merge({', '.join(branches)})`")
+            self._error("E202", "the attention has branches, but no `combine`", label, helps=helps)
+            return None
+        field = outer[FieldName.COMBINE]
+        if not branches:
+            help_ = "write `branch name { … }`, or leave `combine` out"
+            self._error("E202", "there is nothing to combine", Label(field.name.span, "no branch"), helps=(help_,))
+            return None
+        bindings: dict[str, Bound | None] = {**self.bindings}
+        bindings |= {name: Output(name, span=branch.name.span) for name, branch in branches.items()}
+        value = self.fields.expressions.vector(field.value, bindings, FieldName.COMBINE)
+        if value is not None and side_of(value, data_of(bindings)) is not Side.ROW:
+            label = Label(field.value.span, "expected a vector of the query")
+            note = "outputs belong to queries, and so must all that they are combined with"
+            self._error("E205", "`combine` makes a vector of the query, but this is none", label, notes=(note,))
+            return None
+        return value
+
+    def _error(
+        self, code: str, message: str, *labels: Label, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()
+    ) -> None:
+        self.errors.append(Diagnostic(code, message, labels, notes, helps))
+
+
+def _needed(spec: Spec, declared: Sequence[Data]) -> tuple[Data, ...]:
+    """What one branch reads, and a vector of queries in any case."""
+    given, read = read_data(spec, declared), data_read(spec)
+    rows = [each.name for each in given if each.is_row and each.is_vector]
+    carrier = next((name for name in rows if name in read), rows[0])
+    return tuple(each for each in given if each.name in read or each.name == carrier)
