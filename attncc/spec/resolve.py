@@ -51,7 +51,7 @@ _IMPORTED = (
     "triton",
     "typing",
 )  # by emitted modules, which a file of that name would hide
-_LITERAL = re.compile(r"[+-]?(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+)?")
+_LITERAL = re.compile(r"[+-]?(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def load(source: Source, overrides: Mapping[str, str] | None = None) -> Spec:
