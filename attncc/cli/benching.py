@@ -71,6 +71,8 @@ def bench(
 
     if heads % (kv_heads or heads):
         raise click.BadParameter(f"{heads} heads are no multiple of {kv_heads} key heads")
+    if lines is not None:
+        lines.open("a").close()  # a file that cannot be written is better known before than after
     gc.enable()  # unlike a build, this runs long and frees much
     records: list[dict[str, object]] = []
     sources, unread = sources_of(files, stdin_filename)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,7 +77,7 @@ def build(
 
 def _is_file(output: str) -> bool:
     """Whether the one module goes to a file of this name, not into a folder."""
-    return output.endswith(".py") and not Path(output).is_dir()
+    return output.endswith(".py") and not os.path.isdir(output)
 
 
 def _build(screen: Screen, compiled: list[Compiled], found: list[Diagnostic], output: str, *, fresh: bool) -> int:

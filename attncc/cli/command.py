@@ -75,8 +75,8 @@ def _run(screen: Screen, body: Callable[..., int], arguments: dict[str, Any]) ->
         else:
             screen.diagnostics(error.diagnostics)
         return code_of(error.diagnostics)
-    except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
-        raise
+    except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
+        raise  # click and `main` know what to say
     except Exception as error:  # noqa: BLE001 - the last resort: a traceback is no message
         screen.internal_error(error)
         return FAULT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -62,10 +63,12 @@ def sources_of(files: Iterable[str], stdin_filename: str) -> tuple[tuple[Source,
 
 def _inside(path: str) -> list[str]:
     """The files that an argument stands for."""
-    if path == "-" or not Path(path).is_dir():
+    if path == "-" or not os.path.isdir(path):  # unlike Path.is_dir, it takes any name
         return [path]
     names = Path(path).glob("*.attn")
-    return sorted(str(each) for each in names if each.is_file() or not each.exists())  # a link to nowhere is a fault
+    return sorted(
+        str(each) for each in names if each.is_file() or not os.path.exists(each)
+    )  # a link to nowhere is a fault
 
 
 def _stdin(name: str) -> Source:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 import click
 
@@ -23,7 +23,7 @@ def list_specs(screen: Screen, folder: str) -> int:
     """The command's body; its help is made above."""
     from attncc.spec.resolve import load
 
-    if not Path(folder).is_dir():
+    if not os.path.isdir(folder):
         raise AttnError(
             Diagnostic("E901", f"there is no folder `{folder}`", helps=("name the folder: `attncc list FOLDER`",))
         )

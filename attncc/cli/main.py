@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
 
 import click
@@ -11,11 +13,13 @@ import click
 from attncc.cli.benching import bench
 from attncc.cli.build import build
 from attncc.cli.checking import check
-from attncc.cli.command import examples
+from attncc.cli.command import UNUSABLE, examples
 from attncc.cli.explain import explain
 from attncc.cli.listing import list_specs
 from attncc.cli.new import new
 from attncc.cli.show import show
+from attncc.diagnostics import Diagnostic, render
+from attncc.sources import reason_of
 from attncc.version import VERSION
 
 _HELP = "\n\n".join(
@@ -47,9 +51,17 @@ def main() -> None:
     """Run the command line on sys.argv and exit."""
     gc.disable()  # a short run imports much and frees little; `check`, which runs long, turns it on again
     try:
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            if getattr(sys, name) is None:  # the caller has closed it
+                setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal without `…` shows `?`
         sys.exit(cli.main(prog_name="attncc"))
+    except OSError as error:  # a full disk, a folder that is gone: no fault of attncc
+        what = "write the output" if error.filename is None else f"use `{error.filename}`"
+        with suppress(OSError):
+            click.echo(render(Diagnostic("E901", f"cannot {what}: {reason_of(error)}")), err=True)
+        sys.exit(UNUSABLE)
     finally:
         gc.freeze()  # nothing is left to collect at the end

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attncc.diagnostics import AttnError, Diagnostic
+from attncc.sources import FILE_ERRORS, reason_of
 
 
 def write_all(texts: Mapping[Path, str]) -> dict[Path, bool]:
@@ -24,9 +25,8 @@ def write_all(texts: Mapping[Path, str]) -> dict[Path, bool]:
             prepared.append((_beside(current, text), current))
         for temporary, current in prepared:
             temporary.replace(current)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise AttnError(Diagnostic("E901", f"cannot write `{current}`: {reason}")) from None
+    except FILE_ERRORS as error:
+        raise AttnError(Diagnostic("E901", f"cannot write `{current}`: {reason_of(error)}")) from None
     finally:
         for temporary, _ in prepared:
             temporary.unlink(missing_ok=True)
@@ -37,7 +37,7 @@ def on_disk(path: Path) -> str | None:
     """The text of a file; None where there is no such text."""
     try:
         return path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError):
+    except FILE_ERRORS:
         return None
 
 

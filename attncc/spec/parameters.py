@@ -15,7 +15,7 @@ from attncc.spec.scope import Bindings
 from attncc.spec.words import nearest, taken, twice, unknown_type
 from attncc.syntax import tree
 
-_LITERAL = re.compile(r"[+-]?(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+)?")
+_LITERAL = re.compile(r"[+-]?(\d+(\.\d+)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class ParameterResolver:
