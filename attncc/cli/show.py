@@ -15,6 +15,7 @@ import click
 from attncc.cli.command import OK, command
 from attncc.cli.inputs import define_option, sources_of, stdin_option
 from attncc.cli.render import Screen, table
+from attncc.diagnostics import AttnError
 
 if TYPE_CHECKING:
     from attncc.plan.density import Density
@@ -86,7 +87,9 @@ def show(
     output: Path | None,
 ) -> int:
     """The command's body; its help is made above."""
-    sources = sources_of([file], stdin_filename)
+    sources, faults = sources_of([file], stdin_filename)
+    if faults:
+        raise AttnError(*faults)
     if len(sources) > 1:
         raise click.UsageError(f"`show` takes one spec, and `{file}` holds {len(sources)}")
 
