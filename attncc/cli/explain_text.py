@@ -23,6 +23,7 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
         [title, *([f"  {found['summary']}"] if found["summary"] else [])],
         ["Meaning", *_rows(_meaning(found["meaning"]))],
         ["Derivation", *_derivation(found["derivation"])],
+        ["Laws that do not apply", *_refusals(found["not_applied"])],
         ["Dense graph: what the spec says", *_indent(found["graphs"]["dense"])],
         ["Forward graph: what became of it", *_indent(found["graphs"]["forward"])],
         *([["Backward graph: its gradient", *_indent(found["graphs"]["backward"])]] if verbose else []),
@@ -57,6 +58,10 @@ def _derivation(steps: list[dict[str, Any]]) -> list[str]:
         lines += [f"      {line}" for line in step["before"]]
         lines += [f"    → {line}" for line in step["after"]]
     return lines
+
+
+def _refusals(refusals: list[dict[str, Any]]) -> list[str]:
+    return _rows((each["law"], each["reason"]) for each in refusals) if refusals else ["  none: each one fired"]
 
 
 def _class_title(one: dict[str, Any]) -> str:

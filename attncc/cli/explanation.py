@@ -42,6 +42,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
             {"law": each.law, "statement": each.statement, "before": list(each.before), "after": list(each.after)}
             for each in plan.steps
         ],
+        "not_applied": [asdict(each) for each in plan.refusals],
         "graphs": {
             "dense": _lines(plan.dense),
             "forward": _lines(plan.torch.forward),

@@ -6,7 +6,7 @@ from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
 from attncc.graph.core import Core
 from attncc.graph.tokens import Mixed, split
-from attncc.plan.derivation import domain_steps
+from attncc.plan.derivation import domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
 from attncc.plan.model import Passes, Plan, Slabs
 from attncc.plan.overflow import overflows
@@ -32,13 +32,15 @@ def plan(spec: Spec) -> Plan:
     _refuse_empty(spec, domain)
     core = _core(spec)
     dense = build(core)
-    graph, steps = rewrite(dense, LAWS)
+    graph, steps, refusals = rewrite(dense, LAWS)
+    by_domain, not_by_domain = domain_steps(domain, spec.pattern, graph)
     gradients = differentiate(graph)
     return Plan(
         spec=spec,
         core=core,
         domain=domain,
-        steps=(*steps, *domain_steps(domain, spec.pattern, graph)),
+        steps=(*token_steps(core), *steps, *by_domain),
+        refusals=(*token_refusals(core), *refusals, *not_by_domain),
         dense=dense,
         gpu=_passes(gradients, use_base_two=True),
         torch=_passes(gradients, use_base_two=False),

@@ -8,7 +8,7 @@ from attncc.diagnostics import Diagnostic
 from attncc.graph.core import Core
 from attncc.graph.ir import Graph
 from attncc.plan.ranges import Domain
-from attncc.rewrite.engine import Step
+from attncc.rewrite.engine import Refusal, Step
 from attncc.spec.model import Spec
 
 
@@ -61,6 +61,7 @@ class Plan:
     core: Core
     domain: Domain
     steps: tuple[Step, ...]
+    refusals: tuple[Refusal, ...]
     dense: Graph = field(repr=False)
     gpu: Passes = field(repr=False)
     torch: Passes = field(repr=False)

@@ -26,7 +26,7 @@ def overflows(spec: Spec, graph: Graph) -> tuple[Diagnostic, ...]:
     found = _infinite(graph)
     if not found:
         return ()
-    usual, _ = rewrite(build(split(replace(spec, normalizer=Symbol(Name.ROWS)))), LAWS)
+    usual, _, _ = rewrite(build(split(replace(spec, normalizer=Symbol(Name.ROWS)))), LAWS)
     by_rows = not _infinite(usual)
     return tuple(dict.fromkeys(_warning(spec, power, base, by_rows) for power, base in found.items()))
 

@@ -1,4 +1,4 @@
-"""Laws and the record of their use: each law is one function from a graph to an equal graph, or None."""
+"""Laws and the record of their use: a law takes a graph to an equal one, or says why it does not fit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attncc.graph.ir import Graph, describe
 
-Law = Callable[[Graph], "Change | None"]
+Law = Callable[[Graph], "Change | str"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,15 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A law that did not apply, and why."""
+
+    law: str
+    statement: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class NamedLaw:
     """A law with the name and the statement under which it is recorded."""
 
@@ -48,13 +57,18 @@ def law(name: str) -> Callable[[Law], NamedLaw]:
     return named
 
 
-def rewrite(graph: Graph, laws: tuple[NamedLaw, ...]) -> tuple[Graph, tuple[Step, ...]]:
-    """Apply each law in turn, as often as it fires."""
+def rewrite(graph: Graph, laws: tuple[NamedLaw, ...]) -> tuple[Graph, tuple[Step, ...], tuple[Refusal, ...]]:
+    """Apply each law in turn, as often as it fires; and why those that never did do not."""
     steps: list[Step] = []
+    refusals: list[Refusal] = []
     for each in laws:
-        while (change := each.apply(graph)) is not None:
+        applied = False
+        while not isinstance(change := each.apply(graph), str):
+            applied = True
             before = tuple(f"{name} = {describe(graph[name])}" for name in change.before)
             after = tuple(f"{name} = {describe(change.graph[name])}" for name in change.after)
             steps.append(Step(each.name, each.statement, before, after))
             graph = change.graph
-    return graph, tuple(steps)
+        if not applied:
+            refusals.append(Refusal(each.name, each.statement, change))
+    return graph, tuple(steps), tuple(refusals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attncc.graph.ir import Graph, Node, number, pair_number
+from attncc.graph.ir import Graph, Node, describe, number, pair_number
 from attncc.graph.ops import Axis, Op
 from attncc.rewrite.engine import Change, law
 from attncc.rewrite.exponential import Term, never_negative, scaled_normalizer, terms_of
@@ -12,7 +12,7 @@ from attncc.spec.expr import Binary, BinaryOp, Call, Const, Expr, Local, Negate,
 
 
 @law("drop-division")
-def drop_division(graph: Graph) -> Change | None:
+def drop_division(graph: Graph) -> Change | str:
     """x / 1 = x.
 
     When: the normaliser is the constant 1 (`normalize = none`).
@@ -21,11 +21,11 @@ def drop_division(graph: Graph) -> Change | None:
         if graph[node.inputs[1]].expr == Const(1):
             changed = graph.rename_uses(node.name, node.inputs[0])
             return Change(changed, (node.name, *_names(graph.users(node.name))), _names(graph.users(node.name)))
-    return None
+    return f"the normaliser is {describe(graph['norm'])}"
 
 
 @law("defer-division")
-def defer_division(graph: Graph) -> Change | None:
+def defer_division(graph: Graph) -> Change | str:
     """sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
 
     When: N_i does not vary along the keys, so division distributes over the sum. One division a row instead of one a
@@ -37,19 +37,21 @@ def defer_division(graph: Graph) -> Change | None:
             total = replace(contract, name="total", inputs=(divide.inputs[0], contract.inputs[1]))
             out = replace(contract, op=Op.DIVIDE, inputs=("total", divide.inputs[1]))
             return Change(graph.change(total, out), (divide.name, contract.name), ("total", contract.name))
-    return None
+    return "nothing is divided"
 
 
 @law("common-peak")
-def common_peak(graph: Graph) -> Change | None:
+def common_peak(graph: Graph) -> Change | str:
     """sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by the same number of the row.
 
     When: the weight is a sum of coefficient * exp(exponent), and the normaliser is proportional to its row sums up to
     constants, which are lowered with it (a sink takes part in the maximum). The peak is the largest exponent of the
     row, so no exp overflows, and it can be raised on the way: earlier sums are rescaled by exp(old - new).
     """
-    if "peak" in graph or ("rows" not in graph and not any(node.name.startswith("rows_") for node in graph)):
-        return None
+    if "peak" in graph:
+        return "the peak is subtracted already"
+    if not any(node.name.startswith("rows") for node in graph):
+        return "the normaliser reads no sum of weights, so a lower exponent would change the result"
     sums = tuple(node for node in graph.find(Op.SUM) if node.name.startswith("rows"))
     weights = {graph[node.inputs[0]].inputs[0] for node in sums} | {"weight"}
     split: dict[str, tuple[Term, ...]] = {}
@@ -57,10 +59,10 @@ def common_peak(graph: Graph) -> Change | None:
         terms = terms_of(_inlined(graph, graph[name].value))
         split[name] = terms if terms is not None else (Term(_inlined(graph, graph[name].value), None),)
     if all(term.exponent is None for terms in split.values() for term in terms):
-        return None
+        return f"no weight grows like exp: it is {describe(graph['weight'])}"
     scaled = scaled_normalizer(graph["norm"].value, frozenset(node.name for node in sums), Local("peak"))
     if scaled is None:
-        return None
+        return f"the normaliser {describe(graph['norm'])} is no multiple of the sums of weights"
     return _with_peak(graph, split, *scaled)
 
 

@@ -16,7 +16,7 @@ from attncc.spec.resolve import load
 
 def rewritten(body: str) -> tuple[Graph, list[str]]:
     """The graph of an attention with such a body after all laws, and the laws that fired."""
-    graph, steps = rewrite(build(split(load(Source("law.attn", f"attention law {{ {body} }}")))), LAWS)
+    graph, steps, _ = rewrite(build(split(load(Source("law.attn", f"attention law {{ {body} }}")))), LAWS)
     return graph, [step.law for step in steps]
 
 
