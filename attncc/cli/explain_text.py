@@ -90,6 +90,8 @@ def _facts(classes: list[dict[str, Any]]) -> list[str]:
             lines.append(f"  {_class_title(one)}")
             indent = "    "
         lines += [f"{indent}{line}" for line in _class_facts(one["facts"])]
+        if one["decoder_keeps"] is not None:
+            lines.append(f"{indent}a decoder keeps {one['decoder_keeps']}")
     return lines
 
 
@@ -109,8 +111,7 @@ def _class_facts(facts: dict[str, Any]) -> list[str]:
     elif facts["shift"] is not None:
         lines.append(f"repeats every {facts['shift']} positions")
     if facts["reach_back"] is not None:
-        keeps = f": a decoder keeps {_count(facts['reach_back'] + 1, 'key')}" if facts["causal"] else ""
-        lines.append(f"looks back at most {facts['reach_back']}{keeps}")
+        lines.append(f"looks back at most {facts['reach_back']}")
     if facts["reach_ahead"] is not None and not facts["causal"]:
         lines.append(f"looks ahead at most {facts['reach_ahead']}")
     lines.append(
@@ -196,7 +197,3 @@ def _scaled(value: int, step: int, units: tuple[str, ...], gap: str) -> str:
     while scaled >= step and at < len(units) - 1:
         scaled, at = scaled / step, at + 1
     return f"{value}{gap}{units[0]}" if at == 0 else f"{scaled:.3g}{gap or ' '}{units[at]}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

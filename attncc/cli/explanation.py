@@ -9,7 +9,7 @@ from typing import Any
 from attncc.graph.ir import Graph, show
 from attncc.plan.cost import Cost, Pass, cost, formula, value
 from attncc.plan.density import density, members
-from attncc.plan.describe import interval_text, plan_sentence
+from attncc.plan.describe import interval_text, kept_by_decoder, plan_sentence
 from attncc.plan.model import Plan
 from attncc.plan.ranges import HeadClass, Segment
 from attncc.spec.expr import TRUE
@@ -77,6 +77,7 @@ def _head_class(one: HeadClass, heads: tuple[int, ...]) -> dict[str, Any]:
         "heads": list(heads),
         "pattern": text(one.pattern),
         "facts": asdict(one.facts),
+        "decoder_keeps": kept_by_decoder(one),
         "by_row": [_segment(each, "keys") for each in one.by_row],
         "by_column": [_segment(each, "rows") for each in one.by_column],
     }

@@ -7,7 +7,7 @@ from collections import Counter
 from attncc.graph.ir import Graph
 from attncc.graph.ops import Axis, Op
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
-from attncc.spec.expr import TRUE
+from attncc.spec.expr import TRUE, Binary, BinaryOp, Call, Const, Name, Symbol
 from attncc.spec.text import text
 
 
@@ -64,6 +64,37 @@ def _class_sentence(one: HeadClass, named: bool) -> str:
         return f"{start} of rows first … last visits {visited}, without a mask"
     unmasked = ", ".join(interval_text(each.full) for each in one.by_row if each.full is not None)
     return f"{start} of rows first … last visits {visited}" + (f"; without a mask: {unmasked}" if unmasked else "")
+
+
+def kept_by_decoder(one: HeadClass) -> str | None:
+    """Which keys a causal pattern may still ask for when the next query comes; None where it is not causal."""
+    if not one.facts.causal or one.facts.empty:
+        return None
+    if one.facts.reach_back is not None:
+        return _last(one.facts.reach_back + 1)
+    parts = [_kept(segment.touched) for segment in one.by_row]
+    known = [part for part in parts if part is not None]
+    return " and ".join(dict.fromkeys(known)) if known and len(known) == len(parts) else "every key so far"
+
+
+def _last(count: int) -> str:
+    return "the last key" if count == 1 else f"the last {count} keys"
+
+
+def _kept(touched: Interval) -> str | None:
+    """A run of keys that stays, or one that moves with the query; None for one that grows."""
+    match touched:
+        case Interval(low=Binary(op=BinaryOp.SUBTRACT, left=Symbol(name=Name.FIRST), right=Const(value=int(back)))):
+            return _last(back + 1)
+        case Interval(low=Symbol(name=Name.FIRST)):
+            return _last(1)
+        case Interval(
+            low=None | Const() as low, high=Const(value=high) | Call(function="min", arguments=(_, Const(value=high)))
+        ):
+            first = "0" if low is None else text(low)
+            return f"keys {first} … {high}"
+        case _:
+            return None
 
 
 def product_widths(graph: Graph) -> Counter[Axis]:
