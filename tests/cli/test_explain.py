@@ -55,6 +55,7 @@ def test_json_has_stable_keys() -> None:
         "meaning",
         "plan",
         "derivation",
+        "not_applied",
         "graphs",
         "head_classes",
         "tiles",
