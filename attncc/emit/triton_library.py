@@ -130,7 +130,7 @@ def _inverse(x):
     "_weigh": '''
 @triton.jit
 def _weigh(weight, v, acc, PRECISION: tl.constexpr):
-    """weight @ v + acc: 16 bits hold the largest weight of a row exactly, and none overflows."""
+    """weight @ v + acc: 16 bits hold the largest weight of a row exactly; none overflows."""
     if v.dtype == tl.float32:
         result = _dot(weight, v, acc, PRECISION)
     else:
