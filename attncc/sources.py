@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 from attncc.diagnostics import AttnError, Diagnostic, Source
 
@@ -14,14 +15,28 @@ def read_source(path: str | Path) -> Source:
         AttnError: E901 when the file cannot be read as text.
     """
     try:
-        return Source(str(path), Path(path).read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        help_ = "save the file as UTF-8"
-        raise AttnError(Diagnostic("E901", f"`{path}` is no text", helps=(help_,))) from None
+        with Path(path).open("rb") as file:
+            return text_of(file, str(path))
     except FILE_ERRORS as error:
         raise AttnError(Diagnostic("E901", f"cannot read `{path}`: {reason_of(error)}")) from None
 
 
+def text_of(file: BinaryIO, name: str) -> Source:
+    """The source in an open file, called `name`.
+
+    Raises:
+        AttnError: E901 when it is no text; E104 when it is so long that it may never end, as devices do not.
+    """
+    data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise AttnError(Diagnostic("E104", f"`{name}` is too long for a spec"))
+    try:
+        return Source(name, data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise AttnError(Diagnostic("E901", f"`{name}` is no text", helps=("save it as UTF-8",))) from None
+
+
+_MOST_BYTES = 1 << 24
 FILE_ERRORS = (OSError, ValueError)  # the latter for names that no file can have
 
 

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import click
 
 from attncc.cli.command import OK, command
-from attncc.cli.inputs import define_option, sources_of, stdin_option
+from attncc.cli.inputs import define_option, one_source, stdin_option
 from attncc.cli.render import Screen
 from attncc.codes import CODES
-from attncc.diagnostics import AttnError
 
 _LONGEST = 1 << 22
 _WIDEST = 1 << 16
@@ -46,18 +45,14 @@ def explain(
     """The command's body; its help is made above."""
     if re.fullmatch(r"[EW]\d+", file):
         return _explain_code(screen, file)
-    sources, faults = sources_of([file], stdin_filename)
-    if faults:
-        raise AttnError(*faults)
-    if len(sources) > 1:
-        raise click.UsageError(f"`explain` takes one spec, and `{file}` holds {len(sources)}")
+    source = one_source("explain", file, stdin_filename)
 
     from attncc.cli.explain_text import as_text
     from attncc.cli.explanation import explanation
     from attncc.compiler import make_plan
     from attncc.plan.density import covered
 
-    plan = make_plan(sources[0], define)
+    plan = make_plan(source, define)
     most = covered(plan.domain, heads or 8)
     if most == 0 or (heads or 0) > most:
         raise click.UsageError(f"the lists of this spec give a pattern to {most} heads, and --heads is {heads}")

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from attncc.diagnostics import AttnError, Diagnostic, Source
-from attncc.sources import read_source
+from attncc.sources import read_source, text_of
 
 
 def parameters_of(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -54,7 +54,7 @@ def sources_of(files: Iterable[str], stdin_filename: str) -> tuple[tuple[Source,
             faults.append(Diagnostic("E901", f"there is no `.attn` file in `{given}`"))
         for path in inside:
             try:
-                source = _stdin(stdin_filename) if path == "-" else read_source(path)
+                source = text_of(sys.stdin.buffer, stdin_filename) if path == "-" else read_source(path)
                 found.setdefault(source.name, source)
             except AttnError as error:
                 faults += error.diagnostics
@@ -71,8 +71,16 @@ def _inside(path: str) -> list[str]:
     )  # a link to nowhere is a fault
 
 
-def _stdin(name: str) -> Source:
-    try:
-        return Source(name, sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n"))
-    except UnicodeDecodeError:
-        raise AttnError(Diagnostic("E901", "stdin is no text", helps=("pass UTF-8",))) from None
+def one_source(command: str, file: str, stdin_filename: str) -> Source:
+    """The source in the one file that a command takes.
+
+    Raises:
+        AttnError: E901 when it cannot be read.
+        UsageError: when it is a folder of several.
+    """
+    sources, faults = sources_of([file], stdin_filename)
+    if faults:
+        raise AttnError(*faults)
+    if len(sources) > 1:
+        raise click.UsageError(f"`{command}` takes one spec, and `{file}` holds {len(sources)}")
+    return sources[0]

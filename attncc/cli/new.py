@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -38,9 +39,13 @@ def new(screen: Screen, name: str, output: str) -> int:
         click.echo(text, nl=False)
         return OK
     path = Path(output) / f"{name}.attn"
-    if path.exists() or path.is_symlink():
+    if os.path.lexists(path):
         helps = (f"choose another name, or another folder: `attncc new {name} -o DIR`",)
-        screen.diagnostics([Diagnostic("E901", f"`{path}` is there already, and stays as it is", helps=helps)])
+        found = Diagnostic("E901", f"`{path}` is there already, and stays as it is", helps=helps)
+        if screen.is_json:
+            screen.json(False, [found])
+        else:
+            screen.diagnostics([found])
         return FOUND
     write_all({path: text})
     if screen.is_json:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attncc.cli.command import OK, command
-from attncc.cli.inputs import define_option, sources_of, stdin_option
+from attncc.cli.inputs import define_option, one_source, stdin_option
 from attncc.cli.render import Screen, table
-from attncc.diagnostics import AttnError
 
 if TYPE_CHECKING:
     from attncc.plan.density import Density
@@ -87,18 +86,14 @@ def show(
     output: Path | None,
 ) -> int:
     """The command's body; its help is made above."""
-    sources, faults = sources_of([file], stdin_filename)
-    if faults:
-        raise AttnError(*faults)
-    if len(sources) > 1:
-        raise click.UsageError(f"`show` takes one spec, and `{file}` holds {len(sources)}")
+    source = one_source("show", file, stdin_filename)
 
     from attncc.plan.domain import analyse
     from attncc.plan.mask import Call, looks, usual_tile
     from attncc.spec.model import Align
     from attncc.spec.resolve import load
 
-    spec = load(sources[0], define)
+    spec = load(source, define)
     domain = analyse(spec.pattern)
     every, shown = _heads(domain, heads, only)
     m = m or n

@@ -98,8 +98,10 @@ def test_places_that_are_none(place: str, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for options in ((), ("--fresh",), ("--json",)):
         fine("build", "good.attn", "-o", place, *options)
-    for command in ("build", "explain", "list", "check"):
+    for command in ("build", "explain", "list", "check", "show"):
         assert fine(command, place or "nowhere") in (1, 2)
+    fine("new", "mine", "-o", place)
+    fine("show", "good.attn", "-o", f"{place}.png")
     assert (tmp_path / "file").read_text() == "kept"
     assert list(tmp_path.rglob(".*")) == []  # nothing temporary is left
 
@@ -130,6 +132,12 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 def test_output_that_cannot_be_written_is_an_error_of_files(line: str) -> None:
     done = shell(f"attncc {line} > /dev/full")
     assert done.returncode == 2 and done.stderr.startswith("error[E901]: cannot write the output: ")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="a device of Linux")
+def test_a_file_without_an_end_is_too_long() -> None:
+    assert "error[E104]" in run("build", "/dev/zero").stderr
+    assert "error[E104]" in shell("attncc build - < /dev/zero").stderr
 
 
 def test_names_that_are_no_text_are_files_too(tmp_path: Path) -> None:

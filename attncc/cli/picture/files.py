@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from attncc.diagnostics import AttnError, Diagnostic
+from attncc.sources import FILE_ERRORS, reason_of
 
 
 def write_bytes(path: Path, data: bytes) -> bool:
@@ -22,9 +23,8 @@ def write_bytes(path: Path, data: bytes) -> bool:
             raise IsADirectoryError(0, "it is a folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, data)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise AttnError(Diagnostic("E901", f"cannot write `{path}`: {reason}")) from None
+    except FILE_ERRORS as error:
+        raise AttnError(Diagnostic("E901", f"cannot write `{path}`: {reason_of(error)}")) from None
     return True
 
 
