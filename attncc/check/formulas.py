@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attncc.check import wide
-from attncc.check.given import is_vector, joint_width
+from attncc.check.given import is_vector, joint_width, sides_of
 from attncc.check.wide import Number
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
@@ -47,7 +47,6 @@ from attncc.spec.expr import (
     Token,
     Vector,
     Width,
-    walk,
 )
 from attncc.spec.text import text
 
@@ -234,19 +233,7 @@ class Scope:
         return width
 
     def _sides(self, expr: Expr) -> tuple[bool, bool]:
-        """Whether an expression depends on the query, and on the key."""
-        row = column = False
-        for node in walk(expr):
-            match node:
-                case Vector(name=name) | Token(name=name) if name in self.data:
-                    row |= self.data[name][0].is_row
-                    column |= self.data[name][0].is_column
-                case Symbol(name=Name.SCORE) | RowSum():
-                    row = column = True
-                case Symbol(name=name):
-                    row |= name in (Name.I, Name.COUNT, Name.ROWS)
-                    column |= name is Name.J
-        return row, column
+        return sides_of(expr, {name: declared for name, (declared, _) in self.data.items()})
 
     def _product(self, left: Expr, right: Expr) -> Number:
         sides = [self._sides(each) for each in (left, right)]
@@ -425,7 +412,8 @@ def _rotated(layout: str, vector: Number) -> Number:
             swapped = vector.map(lambda part: torch.cat(part.chunk(2, -1)[::-1], -1))
             signs = torch.tensor([-1, 1], device=swapped.mantissa.device).repeat_interleave(swapped.shape[-1] // 2)
         case "pairs":
-            swapped = vector.map(lambda part: part.reshape(*part.shape[:-1], part.shape[-1] // 2, 2).flip(-1).flatten(-2))
+            half = vector.shape[-1] // 2
+            swapped = vector.map(lambda part: part.reshape(*part.shape[:-1], half, 2).flip(-1).flatten(-2))
             signs = torch.tensor([-1, 1], device=swapped.mantissa.device).repeat(swapped.shape[-1] // 2)
         case _:
             raise ValueError(f"there is no rotation of {layout}")

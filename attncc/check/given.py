@@ -15,9 +15,11 @@ from attncc.spec.expr import (
     Entry,
     Expr,
     MatMul,
+    Name,
     Reduce,
     Rotate,
     RowSum,
+    Symbol,
     Token,
     Vector,
     Width,
@@ -77,6 +79,22 @@ def laid_out(declared: Data, tensor: Tensor, heads: int) -> Tensor:
             tensor = tensor.unsqueeze(at)
     shared = Size.HEADS in axes and tensor.shape[1] != heads
     return tensor.repeat_interleave(heads // tensor.shape[1], 1) if shared else tensor
+
+
+def sides_of(expr: Expr, data: Mapping[str, Data]) -> tuple[bool, bool]:
+    """Whether an expression depends on the query, and on the key."""
+    row = column = False
+    for node in walk(expr):
+        match node:
+            case Vector(name=name) | Token(name=name) if name in data:
+                row |= data[name].is_row
+                column |= data[name].is_column
+            case Symbol(name=Name.SCORE) | RowSum():
+                row = column = True
+            case Symbol(name=symbol):
+                row |= symbol in (Name.I, Name.COUNT, Name.ROWS)
+                column |= symbol is Name.J
+    return row, column
 
 
 @cache
