@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 
@@ -44,16 +45,24 @@ def fits(spec: Spec, case: Case) -> bool:
     if not reads_tables(spec):
         return True
     d, e = _least_widths(spec)
-    case = replace(case, d=d, e=e)
-    zeros = (
-        torch.zeros(shape_of(each, case), dtype=torch.int64 if each.whole else torch.float64) for each in spec.data
-    )
+    shared = not any(isinstance(each, tuple) for each in (case.q_start, case.kv_lengths))
+    places = replace(_TINY, heads=case.heads, n=case.n, m=case.m, q_start=case.q_start, k_start=case.k_start)
+    return _fits(spec, replace(places, batch=1 if shared else case.batch, d=d, e=e, kv_lengths=case.kv_lengths))
+
+
+@lru_cache(maxsize=4096)
+def _fits(spec: Spec, case: Case) -> bool:
     try:
         with torch.no_grad():
-            dense(spec, *zeros, **arguments(case, per_batch(case)))  # type: ignore[arg-type]
+            dense(spec, *_zeros(spec, case), **arguments(case, per_batch(case)))  # type: ignore[arg-type]
     except OutsideTable:
         return False
     return True
+
+
+def _zeros(spec: Spec, case: Case) -> Iterator[torch.Tensor]:
+    for each in spec.data:
+        yield torch.zeros(shape_of(each, case), dtype=torch.int64 if each.whole else torch.float64)
 
 
 def fitted(spec: Spec, case: Case) -> Case | None:
@@ -104,11 +113,8 @@ def head_counts(spec: Spec) -> tuple[tuple[int, int], ...]:
 
     def fits_heads(heads: int) -> bool:
         case = replace(_TINY, heads=heads, kv_heads=heads, d=d, e=e)
-        zeros = (
-            torch.zeros(shape_of(each, case), dtype=torch.int64 if each.whole else torch.float64) for each in spec.data
-        )
         try:
-            dense(spec, *zeros)
+            dense(spec, *_zeros(spec, case))
         except ValueError:
             return False
         return True
