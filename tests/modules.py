@@ -11,6 +11,8 @@ from types import ModuleType
 
 from attncc.compiler import Compiled, compile_source, read_source
 from attncc.diagnostics import Source
+from attncc.emit.module import emit
+from attncc.plan.choose import plan
 from attncc.spec.model import Spec
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +62,12 @@ def build(text: str, folder: Path) -> Built:
         AttnError: where the spec makes no sense.
     """
     return _imported(compile_source(Source("random.attn", text)), folder)
+
+
+def build_spec(spec: Spec, folder: Path) -> Built:
+    """The module of a spec that was made of expressions."""
+    planned = plan(spec)
+    return _imported(Compiled(spec, planned, emit(planned)), folder)
 
 
 def _imported(compiled: Compiled, folder: Path) -> Built:

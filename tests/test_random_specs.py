@@ -10,9 +10,11 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from attncc.check.compare import Verdict, causality, compare, empty_rows
+from attncc.check.compare import compare
 from attncc.check.oracle import dense
-from attncc.check.sizes import Case, arguments, make_inputs
+from attncc.check.properties import causality, empty_rows
+from attncc.check.report import Verdict
+from attncc.check.sizes import G_LSE, G_OUT, Case, arguments, make_inputs
 from attncc.diagnostics import AttnError
 from tests.modules import Built, build, cut_small
 from tests.random_specs import random_case, random_spec
@@ -86,7 +88,7 @@ def compare_plain(built: Built, case: Case, text: str) -> None:
     plain = module._batched(*prepared)
     if has_lse:  # among the row numbers it is the one that equals the eager one
         plain = (plain[0], next(each for each in plain[1:] if torch.allclose(each, eager[1], equal_nan=True)))
-    upstream = [inputs["g_out"], inputs["g_lse"]]
+    upstream = [inputs[G_OUT], inputs[G_LSE]]
     results = []
     for outs in (eager, plain[: len(eager)]):
         reached = [(out, seed) for out, seed in zip(outs, upstream, strict=False) if out.requires_grad]

@@ -13,7 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from attncc.check.given import width_of
 from attncc.check.rivals import Attention, rivals
+from attncc.check.sizes import Case, shape_of
+from attncc.spec.data import Data
 from attncc.spec.model import Spec
 
 
@@ -79,23 +82,24 @@ def bench(
         progress: called with a short text before each step.
     """
     where = device()
-    inputs = _inputs(setting, where)
-    contenders: list[tuple[str, Callable[[], Attention], bool]] = [("attncc", prepare_ours, True)]
+    inputs = _inputs(spec, setting, where)
+    contenders: list[tuple[str, Callable[[], Attention], str]] = [("attncc", prepare_ours, "")]
     for rival in rivals(spec, setting.n, where):
         prepare = rival.prepare
 
         def prepared(prepare: Callable[[int, int, torch.device], Attention] = prepare) -> Attention:
             return prepare(setting.n, setting.heads, where)
 
-        contenders.append((rival.name, prepared, rival.has_backward or not setting.backward))
+        unable = "" if rival.has_backward or not setting.backward else "has no backward pass on this device"
+        contenders.append((rival.name, prepared, rival.refusal or unable))
     runs: dict[str, Callable[[], object]] = {}
     first: dict[str, float] = {}
     peaks: dict[str, int | None] = {}
     failures: dict[str, str] = {}
-    for name, prepare_one, able in contenders:
+    for name, prepare_one, unable in contenders:
         progress(f"{name}: first answer at n = {setting.n}")
-        if not able:
-            failures[name] = "has no backward pass on this device"
+        if unable:
+            failures[name] = unable
             continue
         try:
             first[name], runs[name] = _first_answer(prepare_one, inputs, setting)
@@ -131,34 +135,45 @@ def _timing(
     )
 
 
-def _inputs(setting: Setting, where: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    generator = torch.Generator(device="cpu").manual_seed(0)
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The data of a spec, in order, and the gradient of its output."""
+
+    data: tuple[Tensor, ...]
+    d_out: Tensor
+
+
+def _inputs(spec: Spec, setting: Setting, where: torch.device) -> _Inputs:
+    sizes = ("n", "batch", "heads", "kv_heads", "d", "e")
     dtype = getattr(torch, setting.dtype)
+    case = Case(**{name: getattr(setting, name) for name in sizes}, m=setting.n, dtype=dtype, name="bench")
+    generator = torch.Generator(device="cpu").manual_seed(0)
 
-    def normal(heads: int, width: int) -> Tensor:
-        shape = (setting.batch, heads, setting.n, width)
-        return torch.randn(shape, generator=generator).to(where, dtype)
+    def drawn(declared: Data) -> Tensor:
+        shape = shape_of(declared, case)
+        if declared.whole:
+            return torch.randint(0, 8, shape, generator=generator).to(where)
+        values = torch.randn(shape, generator=generator) * (1.0 if declared.is_token else 0.5)
+        return values.to(where, dtype).requires_grad_(setting.backward)
 
-    q, k = normal(setting.heads, setting.d), normal(setting.kv_heads, setting.d)
-    v, d_out = normal(setting.kv_heads, setting.e), normal(setting.heads, setting.e)
-    if setting.backward:
-        for x in (q, k, v):
-            x.requires_grad_(True)
-    return q, k, v, d_out
+    data = tuple(map(drawn, spec.data))
+    width = width_of(spec.value, {each.name: torch.Size(shape_of(each, case)) for each in spec.data})
+    d_out = torch.randn(setting.batch, setting.heads, setting.n, width or setting.e, generator=generator)
+    return _Inputs(data, d_out.to(where, dtype))
 
 
 def _first_answer(
-    prepare: Callable[[], Attention], inputs: tuple[Tensor, Tensor, Tensor, Tensor], setting: Setting
+    prepare: Callable[[], Attention], inputs: _Inputs, setting: Setting
 ) -> tuple[float, Callable[[], object]]:
-    q, k, v, d_out = inputs
+    leaves = [each for each in inputs.data if each.requires_grad]
     start = time.perf_counter()
     attention = prepare()
 
     def run() -> object:
         if not setting.backward:
             with torch.no_grad():
-                return attention(q, k, v)
-        return torch.autograd.grad(attention(q, k, v), (q, k, v), d_out)
+                return attention(*inputs.data)
+        return torch.autograd.grad(attention(*inputs.data), leaves, inputs.d_out, allow_unused=True)
 
     run()
     _wait()

@@ -16,24 +16,33 @@ from attncc.spec.expr import (
     Binary,
     BinaryOp,
     Call,
+    Channel,
     Compare,
     CompareOp,
     Const,
     Dot,
+    Entry,
     Expr,
     Indicator,
+    Let,
+    MatMul,
     Name,
     Negate,
     Not,
     Or,
+    Reduce,
     Select,
     Symbol,
     Table,
+    Token,
     Vector,
+    Width,
+    walk,
 )
 from attncc.spec.model import Spec
 
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attention = Callable[..., Tensor]  # (*data) -> out
+_DOT = Dot(Vector("q"), Vector("k"))
 _MOST_DENSE = 8192  # the largest n at which a rival may hold n x n scores
 
 
@@ -44,6 +53,7 @@ class Rival:
     name: str
     prepare: Callable[[int, int, torch.device], Attention]
     has_backward: bool = True
+    refusal: str = ""  # why it cannot compute this spec, although it computes the like
 
 
 def rivals(spec: Spec, n: int, device: torch.device) -> tuple[Rival, ...]:
@@ -55,9 +65,31 @@ def rivals(spec: Spec, n: int, device: torch.device) -> tuple[Rival, ...]:
     elif n <= _MOST_DENSE // 2:
         found.append(Rival("dense", lambda n, heads, device: _dense(spec)))
     if _is_softmax(spec):
-        flex = Rival("FlexAttention", lambda n, heads, device: _flex(spec, n, heads, device), device.type == "cuda")
-        found.append(flex)
+        refusal = "" if _is_of_products(spec) else "reads vectors or tables that a score_mod is not given"
+        prepare = lambda n, heads, device: _flex(spec, n, heads, device)  # noqa: E731  bound to the spec
+        found.append(Rival("FlexAttention", prepare, device.type == "cuda", refusal))
     return tuple(found)
+
+
+def _is_of_products(spec: Spec) -> bool:
+    """Whether the score is made of dot(q, k), positions and constants, and weights multiply v as it is given."""
+    unread = {Vector("q"), Vector("k")}
+    nodes = [node for expr in (spec.score, spec.pattern) for node in walk(expr)]
+    data = [node for node in nodes if isinstance(node, Vector | Token | Entry | MatMul | Reduce | Channel | Width)]
+    dots = [node for node in nodes if isinstance(node, Dot)]
+    return (
+        spec.value == Vector("v")
+        and all(node == _DOT for node in dots)
+        and all(node in unread for node in data)
+        and {"q", "k", "v"} <= {each.name for each in spec.data}
+    )
+
+
+def _operands(spec: Spec) -> Callable[[tuple[Tensor, ...]], tuple[Tensor, Tensor, Tensor]]:
+    """How q, k and v are found among the data of a call."""
+    names = [each.name for each in spec.data]
+    places = [names.index(name) for name in ("q", "k", "v")]
+    return lambda data: (data[places[0]], data[places[1]], data[places[2]])
 
 
 def _is_softmax(spec: Spec) -> bool:
@@ -65,9 +97,8 @@ def _is_softmax(spec: Spec) -> bool:
 
 
 def _is_plain_softmax(spec: Spec) -> bool:
-    return _is_softmax(spec) and spec.score == Binary(
-        BinaryOp.MULTIPLY, Symbol(Name.SCALE), Dot(Vector("q"), Vector("k"))
-    )
+    scaled = Binary(BinaryOp.MULTIPLY, Symbol(Name.SCALE), _DOT)
+    return _is_softmax(spec) and spec.score == scaled and _is_of_products(spec)
 
 
 def _is_causal(spec: Spec) -> bool:
@@ -75,15 +106,22 @@ def _is_causal(spec: Spec) -> bool:
 
 
 def _dense(spec: Spec) -> Attention:
-    return lambda q, k, v: dense(spec, q, k, v, dtype=q.dtype).out
+    return lambda *data: dense(spec, *data, dtype=data[0].dtype).out
 
 
 def _sdpa(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
-    attention = torch.nn.functional.scaled_dot_product_attention
-    if _is_causal(spec):
-        return lambda q, k, v: attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
-    mask = None if spec.pattern == TRUE else related(spec, n, n, heads, device=str(device))
-    return lambda q, k, v: attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+    operands = _operands(spec)
+    is_causal = _is_causal(spec)
+    mask = None if spec.pattern == TRUE or is_causal else related(spec, n, n, heads, device=str(device))
+
+    def attention(*data: Tensor) -> Tensor:
+        q, k, v = operands(data)
+        shared = q.shape[1] != k.shape[1]
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=shared
+        )
+
+    return attention
 
 
 def _flex(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
@@ -108,7 +146,10 @@ def _flex(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
 
     compiled = torch.compile(flex_attention)
 
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    operands = _operands(spec)
+
+    def attention(*data: Tensor) -> Tensor:
+        q, k, v = operands(data)
         out = compiled(q, k, v, score_mod=change, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
         assert isinstance(out, Tensor)
         return out
@@ -130,6 +171,8 @@ def _value(expr: Expr, names: dict[Name, Tensor | int | float], dot: Tensor | No
         case Dot():
             assert dot is not None
             return dot
+        case Let(value=value):
+            return at(value)
         case Negate(operand=operand):
             return -at(operand)
         case Not(operand=operand):

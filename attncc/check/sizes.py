@@ -10,19 +10,21 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 import torch
 from torch import Tensor
+
+from attncc.spec.data import Data, K, Q, Size, V
 
 PerBatch = int | tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One call: q [batch, heads, n, d], k [batch, kv_heads, m, d], v [batch, kv_heads, m, e]."""
+    """One call: q [batch, heads, n, d], k [batch, kv_heads, m, d], v [batch, kv_heads, m, e], or other data."""
 
     batch: int
     heads: int
@@ -36,7 +38,7 @@ class Case:
     k_start: int = 0
     kv_lengths: PerBatch = None
     scale: float | None = None
-    strided: bool = False  # q, k and g_out as [B, n, H, d] in memory, v as [B, H, e, m]
+    strided: bool = False  # q and k as [B, n, H, d] in memory, v as [B, H, e, m], others with their axes reversed
     garbage: bool = False  # NaN in hidden keys, and in memory before and after every tensor
     name: str = ""
 
@@ -64,21 +66,35 @@ _QUICK: dict[str, tuple[object, ...]] = _AXES | {
     "q_start": ("end", "k_start+5", "each"),
     "memory": ("plain", "strided garbage"),
 }
+_SHORT = 7  # rows that a case should keep when it is made to fit
 _NOTHING: tuple[dict[str, object], ...] = ({"kv_lengths": 0}, {"m": "none"})  # no key: beside plain values only
 
 
 def cases(
-    seed: int, quick: bool = False, heads: Sequence[tuple[int, int]] = (), scale: bool = True
+    seed: int,
+    quick: bool = False,
+    heads: Sequence[tuple[int, int]] = (),
+    scale: bool = True,
+    limits: Mapping[str, tuple[object, ...]] | None = None,
+    fits: Callable[[Case], bool] | None = None,
+    lengths: Sequence[int] = (),
 ) -> tuple[Case, ...]:
     """The cases of a check, the same for the same arguments.
 
-    `heads` replaces the pairs (heads, kv_heads); without `scale` every case leaves the scale to its default.
+    Args:
+        heads: replaces the pairs (heads, kv_heads).
+        scale: whether there is one; without, every case leaves it to its default.
+        limits: what may stand on some axes; a quick check takes those of its own that may.
+        fits: whether a case can be run; one that cannot is made shorter, or moved to the first positions.
+        lengths: the lengths to try for it, beside its own.
     """
     axes = dict(_QUICK if quick else _AXES)
     if not scale:
         axes["scale"] = (None,)
     if heads:
         axes["heads"] = tuple(heads)
+    for axis, values in (limits or {}).items():
+        axes[axis] = tuple(each for each in axes[axis] if each in values) or values[:2] if quick else values
     plain: dict[str, object] = {axis: values[0] for axis, values in axes.items()}
     chosen = [plain | {"dtype": dtype} for dtype in axes["dtype"]]
     chosen += [
@@ -86,7 +102,25 @@ def cases(
     ]
     chosen += [plain | values for values in _NOTHING]
     chosen += _pairwise(axes, chosen, random.Random(seed))
-    return tuple({case.name: case for case in map(_case, chosen)}.values())
+    made = (_case(values) if fits is None else _fitted(values, fits, lengths) for values in chosen)
+    return tuple({case.name: case for case in made if case is not None}.values())
+
+
+def _fitted(values: Mapping[str, object], fits: Callable[[Case], bool], lengths: Sequence[int]) -> Case | None:
+    """The first case near a wanted one that can be run.
+
+    A shorter one comes before one at other positions, but not if it is short beyond use.
+    """
+    n = _whole(values["n"])
+    shorter = (n, *sorted((each for each in set(lengths) if each < n), reverse=True))
+    moves: tuple[dict[str, object], ...] = ({}, {"q_start": "end"}, {"q_start": "end", "k_start": 0})
+    moves = (*moves, moves[-1] | {"m": "n"})
+    for least in (min(n, _SHORT), 1):
+        for moved, length in product(moves, (each for each in shorter if each >= least)):
+            case = _case({**values, **moved, "n": length})
+            if fits(case):
+                return case
+    return None
 
 
 def _pairwise(
@@ -174,34 +208,80 @@ def _lengths(word: object, m: int, batch: int) -> PerBatch:
             return None
 
 
-def make_inputs(case: Case, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """q, k, v, gradients g_out [B, H, n, e] and g_lse [B, H, n], and the integers of each entry that `case` has."""
+GIVEN = (Q, K, V)
+G_OUT, G_LSE = "gradient of out", "gradient of lse"  # beside names of data, which have no spaces
+
+
+def shape_of(declared: Data, case: Case) -> tuple[int, ...]:
+    """The shape of declared data in a case."""
+    sizes: dict[Size, int] = {
+        Size.BATCH: case.batch,
+        Size.HEADS: case.kv_heads if declared.is_column else case.heads,
+        Size.QUERIES: case.n,
+        Size.KEYS: case.m,
+        Size.WIDTH: case.d,
+        Size.VALUE_WIDTH: case.e,
+    }
+    return tuple(sizes[axis] if isinstance(axis, Size) else axis for axis in declared.axes)
+
+
+def make_inputs(
+    case: Case, device: torch.device | str = "cpu", data: Sequence[Data] = GIVEN, width: int | None = None
+) -> dict[str, Tensor]:
+    """Data by name, gradients of out [B, H, n, width] and of lse [B, H, n], and what of `case` differs in a batch.
+
+    Vectors and numbers of tokens are drawn from N(0, 1), tables from N(0, 1/4); `width` is e by default.
+    """
     seed = int.from_bytes(hashlib.sha256(case.name.encode()).digest()[:7])
     generator = torch.Generator().manual_seed(seed)
-    widths = {
-        "q": (case.heads, case.n, case.d),
-        "k": (case.kv_heads, case.m, case.d),
-        "v": (case.kv_heads, case.m, case.e),
-        "g_out": (case.heads, case.n, case.e),
-    }
-    made = {
-        name: torch.randn(case.batch, *shape, generator=generator, dtype=torch.float64)
-        for name, shape in widths.items()
-    }
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    made = {each.name: normal(*shape_of(each, case)) for each in data if each in GIVEN}
+    made[G_OUT] = normal(case.batch, case.heads, case.n, case.e if width is None else width)
+    g_lse = normal(case.batch, case.heads, case.n)
+    for each in data:
+        if each not in GIVEN:
+            made[each.name] = normal(*shape_of(each, case)) * (1.0 if each.is_token else 0.5)
+    for each in data:
+        if case.garbage and each.is_column:
+            made[each.name] = _with_garbage(each, made[each.name], case)
+    wholes = {each.name for each in data if each.whole}
     lse_dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
-    g_lse = torch.randn(case.batch, case.heads, case.n, generator=generator, dtype=torch.float64)
-    if case.garbage and case.kv_lengths is not None:
-        lengths = (case.kv_lengths,) * case.batch if isinstance(case.kv_lengths, int) else case.kv_lengths
-        for b, length in enumerate(lengths):
-            made["k"][b, :, length:], made["v"][b, :, length:] = math.nan, math.nan
-    orders = {"v": (0, 1, 3, 2)} if case.strided else {}
-    order = (0, 2, 1, 3) if case.strided else (0, 1, 2, 3)
     placed = {
-        name: _place(each.to(device, case.dtype), orders.get(name, order), case.garbage) for name, each in made.items()
+        name: (each.nan_to_num() * 4).abs().to(device, torch.int64)
+        if name in wholes
+        else _place(each.to(device, case.dtype), _order(name, each.dim(), case.strided), case.garbage)
+        for name, each in made.items()
     }
+    return placed | {G_LSE: g_lse.to(device, lse_dtype)} | per_batch(case, device)
+
+
+def per_batch(case: Case, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """The integers of each batch entry that a case has."""
     integers = {name: getattr(case, name) for name in ("q_start", "kv_lengths")}
-    each = {name: torch.tensor(value, device=device) for name, value in integers.items() if isinstance(value, tuple)}
-    return placed | {"g_lse": g_lse.to(device, lse_dtype)} | each
+    return {name: torch.tensor(value, device=device) for name, value in integers.items() if isinstance(value, tuple)}
+
+
+def _with_garbage(declared: Data, values: Tensor, case: Case) -> Tensor:
+    """NaN in the keys that are hidden, in every batch entry where they have none of their own."""
+    if case.kv_lengths is None:
+        return values
+    lengths = (case.kv_lengths,) * case.batch if isinstance(case.kv_lengths, int) else case.kv_lengths
+    hidden = torch.arange(case.m) >= torch.tensor(lengths)[:, None]
+    shape = [case.batch if axis is Size.BATCH else case.m if axis is Size.KEYS else 1 for axis in declared.axes]
+    hidden = hidden if Size.BATCH in declared.axes else hidden.all(0)
+    return torch.where(hidden.reshape(shape), math.nan, values)
+
+
+def _order(name: str, axes: int, strided: bool) -> tuple[int, ...]:
+    """The order of axes in memory."""
+    if not strided:
+        return tuple(range(axes))
+    if axes != 4:
+        return tuple(reversed(range(axes)))
+    return (0, 1, 3, 2) if name == "v" else (0, 2, 1, 3)
 
 
 def arguments(case: Case, inputs: Mapping[str, Tensor]) -> dict[str, int | float | Tensor | None]:

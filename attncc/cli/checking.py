@@ -16,7 +16,7 @@ from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_o
 from attncc.cli.render import Screen
 
 if TYPE_CHECKING:
-    from attncc.check.compare import Property, Report, Verdict
+    from attncc.check.report import Property, Report, Verdict
     from attncc.compiler import Compiled
 
 _FORMS = {"torch": ("torch",), "triton": ("triton",), "both": ("torch", "triton")}

@@ -12,8 +12,11 @@ import torch
 from test_oracle import CAUSAL, COUNT, EXAMPLES, ONE, H, I, J, call, make, op, test
 from torch import Tensor
 
-from attncc.check.compare import Report, causality, check, compare, empty_rows, extreme_scores, head_counts
+from attncc.check.compare import check, compare
+from attncc.check.fit import head_counts
 from attncc.check.oracle import dense
+from attncc.check.properties import causality, empty_rows, extreme_scores
+from attncc.check.report import Report
 from attncc.check.sizes import Case, arguments, cases, make_inputs
 from attncc.spec import expr as e
 from attncc.spec.model import Spec
@@ -34,10 +37,7 @@ class Fake:
 
     def attention(
         self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
+        *data: Tensor,
         scale: float | None = None,
         kv_lengths: int | Tensor | None = None,
         q_start: int | Tensor | None = None,
@@ -45,14 +45,13 @@ class Fake:
         return_lse: bool = False,
         form: str | None = None,
     ) -> Any:
+        q, k, *_ = data
         dtype = torch.promote_types(q.dtype, self.least)
         scale = self.scale * (scale or 1 / math.sqrt(q.shape[3]))
         position = k_start + k.shape[2] - q.shape[2] if q_start is None else q_start
         result = dense(
             self.spec,
-            q,
-            k,
-            v,
+            *data,
             scale=scale,
             kv_lengths=kv_lengths,
             q_start=position + self.shift,

@@ -13,12 +13,14 @@ from torch import Tensor
 from attncc.check.oracle import dense, related
 from attncc.diagnostics import Source, Span
 from attncc.spec import expr as e
+from attncc.spec.data import Data, K, Q, V
 from attncc.spec.expr import BinaryOp, CompareOp, Expr, Name
 from attncc.spec.model import Align, Spec
 
 I, J, H, N, M, SCORE, ROWS, COUNT = (  # noqa: E741
     e.Symbol(name) for name in (Name.I, Name.J, Name.HEAD, Name.QUERIES, Name.KEYS, Name.SCORE, Name.ROWS, Name.COUNT)
 )
+VALUE = e.Vector("v")
 DOT = e.Dot(e.Vector("q"), e.Vector("k"))
 ONE = e.Const(1)
 EXPONENTIAL = e.Call("exp", (SCORE,))
@@ -50,6 +52,8 @@ def make(
     weight: Expr = EXPONENTIAL,
     normalizer: Expr = ROWS,
     align: Align = Align.END,
+    value: Expr = VALUE,
+    data: tuple[Data, ...] = (Q, K, V),
 ) -> Spec:
     return Spec(
         name="test",
@@ -61,7 +65,9 @@ def make(
         score=score,
         weight=weight,
         normalizer=normalizer,
+        value=value,
         align=align,
+        data=data,
     )
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from attncc.check.compare import Verdict, causality, compare, empty_rows, extreme_scores, head_counts
+from attncc.check.compare import compare
+from attncc.check.fit import head_counts
+from attncc.check.properties import causality, empty_rows, extreme_scores
+from attncc.check.report import Verdict
 from attncc.check.sizes import Case
 from tests.modules import SMALL, build_file
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.peers.cases import Peer
+from tests.peers.common import Peer
 from tests.peers.test_generated_against_peers import COMPILABLE, agrees
 
 

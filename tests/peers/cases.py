@@ -1,18 +1,10 @@
-"""Recorded runs of published attention implementations, as calls of one `attention` function.
-
-Each `Peer` says how its layer's inputs and weights become q, k, v and how the result becomes its output, so that
-`run` can put any function of the emitted signature in the middle: the oracle, or a generated module.
-"""
+"""Recorded runs of published attention implementations, as calls of one `attention` function."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
@@ -21,70 +13,10 @@ from attncc.diagnostics import Source
 from attncc.spec.expr import And, Compare, CompareOp, Const, Expr, Name, Or, Symbol
 from attncc.spec.model import Spec
 from attncc.spec.resolve import load as load_spec
+from tests.peers.common import HERE, Peer, Tensors, description, join_heads, output_projection, split_heads
+from tests.peers.learned import LEARNED
 
-HERE = Path(__file__).parent
 SPECS = HERE.parent.parent / "specs"
-
-Tensors = Mapping[str, Tensor]
-Attention = Callable[..., Tensor]  # (q, k, v, *, scale, kv_lengths, q_start, k_start) -> out
-
-
-@dataclass(frozen=True)
-class Peer:
-    """One recorded run: `operands` makes q, k, v out of the tensors, `finish` the layer's output out of the result."""
-
-    name: str
-    spec: Spec
-    operands: Callable[[Tensors], tuple[Tensor, Tensor, Tensor]]
-    arguments: Mapping[str, object] = field(default_factory=dict)
-    finish: Callable[[Tensors, Tensor], Tensor] = lambda tensors, out: out
-    compilable: bool = True  # False: the pattern is a list of pairs, for the oracle only
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything recorded, by name."""
-        return load_file(HERE / self.name / "tensors.safetensors")
-
-    @property
-    def tolerances(self) -> dict[torch.dtype, tuple[float, float]]:
-        """(atol, rtol) for each dtype to compute in; a peer that used float32 itself agrees to float32 only."""
-        recorded = description(self.name)["tolerance"]
-        single = (recorded["float32"]["atol"], recorded["float32"]["rtol"])
-        double = recorded.get("float64")
-        return {torch.float32: single, torch.float64: (double["atol"], double["rtol"]) if double else single}
-
-
-def description(name: str) -> dict[str, Any]:
-    """The case.json of a peer."""
-    content: dict[str, Any] = json.loads((HERE / name / "case.json").read_text())
-    return content
-
-
-def run(peer: Peer, attention: Attention, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:
-    """out and every recorded gradient, computed with `attention` in `dtype`, each beside the recorded value."""
-    recorded = peer.tensors
-    leaves = {
-        name: value.to(dtype).requires_grad_(f"grad.{name}" in recorded)
-        for name, value in recorded.items()
-        if name.startswith(("in.", "w."))
-    }
-    q, k, v = peer.operands(leaves)
-    arguments = {
-        name: torch.tensor(value) if isinstance(value, tuple) else value for name, value in peer.arguments.items()
-    }
-    out = peer.finish(leaves, attention(q, k, v, **arguments))
-    wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
-    gradients = torch.autograd.grad(out, [leaves[name] for name in wanted], recorded["grad_out"].to(dtype))
-    pairs = {f"grad.{name}": (each, recorded[f"grad.{name}"]) for name, each in zip(wanted, gradients, strict=True)}
-    return {"out": (out.detach(), recorded["out"])} | pairs
-
-
-def assert_agrees(peer: Peer, attention: Attention, dtype: torch.dtype) -> None:
-    """`attention` in the middle of the peer's layer gives the recorded output and gradients."""
-    atol, rtol = peer.tolerances[dtype]
-    for name, (found, expected) in run(peer, attention, dtype).items():
-        error, limit = float((found - expected).abs().max()), atol + rtol * float(expected.abs().max())
-        assert error <= limit, f"{peer.name}: {name} in {dtype} is off by {error:.1e}, allowed are {limit:.1e}"
 
 
 # How layers make their operands
@@ -107,29 +39,9 @@ def projected(width: int, *names: str) -> Callable[[Tensors], tuple[Tensor, Tens
     return operands
 
 
-def split_heads(x: Tensor, width: int) -> Tensor:
-    """[B, n, H·d] → [B, H, n, d]"""
-    return x.unflatten(-1, (-1, width)).transpose(1, 2)
-
-
-def join_heads(x: Tensor) -> Tensor:
-    """[B, H, n, d] → [B, n, H·d]"""
-    return x.transpose(1, 2).flatten(2)
-
-
 def joined(tensors: Tensors, out: Tensor) -> Tensor:
     """Heads concatenated, no output projection."""
     return join_heads(out)
-
-
-def output_projection(name: str) -> Callable[[Tensors, Tensor], Tensor]:
-    """Heads concatenated, times W^T (+ b), plus a residual where there is one."""
-
-    def finish(tensors: Tensors, out: Tensor) -> Tensor:
-        result = functional.linear(join_heads(out), tensors[f"w.{name}.weight"], tensors.get(f"w.{name}.bias"))
-        return result + tensors["in.residual"] if "in.residual" in tensors else result
-
-    return finish
 
 
 def bloom_operands(tensors: Tensors) -> tuple[Tensor, Tensor, Tensor]:
@@ -262,6 +174,7 @@ PEERS: dict[str, Peer] = {
             direct,
             {"kv_lengths": (48, 43)},
         ),
+        *LEARNED,
     )
 }
 

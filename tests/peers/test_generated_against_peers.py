@@ -13,7 +13,8 @@ from torch import Tensor
 from attncc.emit.module import emit
 from attncc.plan.choose import plan
 from tests.modules import load_module
-from tests.peers.cases import PEERS, Peer, assert_agrees
+from tests.peers.cases import PEERS
+from tests.peers.common import Peer, assert_agrees
 
 COMPILABLE = [peer for peer in PEERS.values() if peer.compilable]
 
@@ -28,8 +29,8 @@ def module_of(peer: Peer, folder: Path) -> ModuleType:
 def agrees(peer: Peer, folder: Path, form: str, dtype: torch.dtype) -> None:
     module = module_of(peer, folder)
 
-    def attention(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Tensor:
-        out: Tensor = module.attention(q, k, v, form=form, **arguments)
+    def attention(*data: Tensor, **arguments: Any) -> Tensor:
+        out: Tensor = module.attention(*data, form=form, **arguments)
         return out
 
     assert_agrees(peer, attention, dtype)

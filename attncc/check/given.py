@@ -1,0 +1,156 @@
+"""What a caller gives: the sizes of a call, and tensors laid out so that those of queries and of keys broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from attncc.spec.data import Data, Size
+from attncc.spec.expr import (
+    Channel,
+    Dot,
+    Entry,
+    Expr,
+    MatMul,
+    Name,
+    Reduce,
+    Rotate,
+    RowSum,
+    Symbol,
+    Token,
+    Vector,
+    Width,
+    children,
+    walk,
+)
+from attncc.spec.model import Spec
+from attncc.spec.text import text
+
+
+def sizes_of(data: Sequence[Data], tensors: Mapping[str, Tensor]) -> dict[Size, int]:
+    """The lengths that the axes of a call have.
+
+    Raises:
+        ValueError: where tensors do not have the axes that are declared.
+    """
+    sizes: dict[Size, int] = {}
+    key_heads: set[int] = set()
+    for declared in data:
+        shape = tensors[declared.name].shape
+        if len(shape) != len(declared.axes):
+            raise ValueError(f"`{declared.name}` has {len(shape)} axes, not {len(declared.axes)}")
+        for axis, length in zip(declared.axes, shape, strict=True):
+            if axis is Size.HEADS and declared.is_column:
+                key_heads.add(length)
+                continue
+            wanted = sizes.setdefault(axis, length) if isinstance(axis, Size) else axis
+            if length != wanted:
+                letter = axis.value if isinstance(axis, Size) else axis
+                raise ValueError(f"`{declared.name}` has {length} entries along {letter}, not {wanted}")
+    heads = sizes.setdefault(Size.HEADS, max(key_heads, default=1))
+    for each in key_heads:
+        if each == 0 or heads % each:
+            raise ValueError(f"{heads} query heads cannot share {each} key heads")
+    if Size.WIDTH not in sizes and "q" in tensors:
+        sizes[Size.WIDTH] = tensors["q"].shape[-1]
+    sizes.setdefault(Size.BATCH, 1)
+    return sizes
+
+
+_PLACES = (Size.BATCH, Size.HEADS, Size.QUERIES, Size.KEYS)
+
+
+def laid_out(declared: Data, tensor: Tensor, heads: int) -> Tensor:
+    """Data of tokens as [B, H, n, m] (numbers) or [B, H, n, m, width] (vectors), 1 along axes that it does not have.
+
+    Key heads are repeated: query head h reads key head h // (H / Hk).
+    """
+    axes = list(declared.axes)
+    places = [axes.index(axis) for axis in _PLACES if axis in axes]
+    rest = [at for at in range(len(axes)) if at not in places]
+    if len(rest) != declared.is_vector:
+        raise ValueError(f"`{declared.name}` has other axes than B, H, n or m, and a width")
+    tensor = tensor.permute(*places, *rest)
+    for at, axis in enumerate(_PLACES):
+        if axis not in axes:
+            tensor = tensor.unsqueeze(at)
+    shared = Size.HEADS in axes and tensor.shape[1] != heads
+    return tensor.repeat_interleave(heads // tensor.shape[1], 1) if shared else tensor
+
+
+def sides_of(expr: Expr, data: Mapping[str, Data]) -> tuple[bool, bool]:
+    """Whether an expression depends on the query, and on the key."""
+    row = column = False
+    for node in walk(expr):
+        match node:
+            case Vector(name=name) | Token(name=name) if name in data:
+                row |= data[name].is_row
+                column |= data[name].is_column
+            case Symbol(name=Name.SCORE) | RowSum():
+                row = column = True
+            case Symbol(name=symbol):
+                row |= symbol in (Name.I, Name.COUNT, Name.ROWS)
+                column |= symbol is Name.J
+    return row, column
+
+
+@cache
+def is_vector(expr: Expr) -> bool:
+    """Whether a number or a truth value has one value for each feature."""
+    match expr:
+        case Vector() | Channel() | Rotate() | MatMul():
+            return True
+        case Entry(is_vector=vector):
+            return vector
+        case Dot() | Reduce() | Width() | Token() | RowSum():
+            return False
+        case _:
+            return any(map(is_vector, children(expr)))
+
+
+def width_of(expr: Expr, shapes: Mapping[str, torch.Size]) -> int | None:
+    """How many features a vector has; None for what fits every width.
+
+    Raises:
+        ValueError: where vectors of different widths meet.
+    """
+    match expr:
+        case Vector(name=name) | Entry(name=name, is_vector=True):
+            if name not in shapes:
+                raise ValueError(f"`{name}` has no value here")
+            return shapes[name][-1]
+        case Rotate(vector=vector):
+            width = width_of(vector, shapes)
+            if width is not None and width % 2:
+                raise ValueError(f"{text(expr)} turns pairs of features, and there are {width}")
+            return width
+        case MatMul(vector=vector, matrix=matrix):
+            rows, columns = shapes[matrix.name][-2:]
+            width = width_of(vector, shapes)
+            if width not in (None, rows):
+                raise ValueError(f"{text(expr)} multiplies {width} features by a matrix with {rows} rows")
+            return columns
+        case _:
+            return joint_width(tuple(each for each in children(expr) if is_vector(each)), shapes)
+
+
+def joint_width(vectors: Sequence[Expr], shapes: Mapping[str, torch.Size]) -> int | None:
+    """The width of vectors that meet."""
+    widths = {width for each in vectors if (width := width_of(each, shapes)) is not None}
+    if len(widths) > 1:
+        raise ValueError(f"vectors of {' and '.join(map(str, sorted(widths)))} features meet")
+    return widths.pop() if widths else None
+
+
+def check_widths(spec: Spec, shapes: Mapping[str, torch.Size]) -> None:
+    """Raise ValueError where the widths of vectors do not fit each other."""
+    for expr in (spec.score, spec.weight, spec.normalizer, spec.value):
+        for node in walk(expr):
+            if isinstance(node, Dot):
+                joint_width((node.left, node.right), shapes)
+            elif isinstance(node, Reduce | Width):
+                width_of(node.vector, shapes)
+    width_of(spec.value, shapes)

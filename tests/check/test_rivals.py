@@ -1,0 +1,68 @@
+"""Which rivals can compute a spec with data of its own, and that a benchmark passes them what they need."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_data import HEADS, E, N, given_as, param, with_data
+from test_fit import SPECS
+from test_oracle import CAUSAL, DOT, EXAMPLES, ROWS, SCALED, H, I, J, call, make, op
+
+from attncc.check.bench import Setting, bench, table
+from attncc.check.oracle import dense
+from attncc.check.rivals import Rival, rivals
+from attncc.spec import expr as e
+from attncc.spec.data import K, Q, Size, V
+from attncc.spec.model import Spec
+
+CPU = torch.device("cpu")
+USUAL = op("*", e.Symbol(e.Name.SCALE), DOT)
+
+
+def found(spec: Spec) -> dict[str, Rival]:
+    return {each.name: each for each in rivals(spec, 64, CPU)}
+
+
+def test_softmax_of_products_has_both() -> None:
+    unread = with_data(given_as("unread", Size.BATCH, N), score=USUAL, pattern=CAUSAL)
+    for spec in (make(CAUSAL, USUAL), make(score=USUAL), unread):
+        assert {name: each.refusal for name, each in found(spec).items()} == {"SDPA": "", "FlexAttention": ""}
+    assert set(found(EXAMPLES["a slope for each head"].spec)) == {"dense", "FlexAttention"}
+
+
+@pytest.mark.parametrize("name", ["buckets", "additive", "rotary", "a gain of 64 features", "a matrix for each head"])
+def test_what_a_score_mod_is_not_given(name: str) -> None:
+    rival = found(SPECS[name])
+    assert set(rival) == {"dense", "FlexAttention"}
+    assert "is not given" in rival["FlexAttention"].refusal
+
+
+def test_derived_values_and_sinks_are_no_plain_softmax() -> None:
+    assert set(found(with_data(value=call("silu", e.Vector("v"))))) == {"dense", "FlexAttention"}
+    assert set(found(SPECS["a sink"])) == {"dense"}
+
+
+def test_operands_are_found_by_name() -> None:
+    spec = make(CAUSAL, USUAL, data=(given_as("unread", Size.BATCH, N), V, K, Q))
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 5), (2, 2, 5, 3), (2, 2, 5, 8), (2, 4, 5, 8))
+    data = [torch.randn(shape, generator=generator) for shape in shapes]
+    out = found(spec)["SDPA"].prepare(5, 4, CPU)(*data)
+    torch.testing.assert_close(out.double(), dense(spec, *data).out, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_benchmark_draws_all_data(backward: bool) -> None:
+    spec = with_data(
+        param("bias", HEADS, 127),
+        param("P", E, 5),
+        score=op("+", SCALED, e.Entry("bias", (H, op("+", op("-", J, I), e.Const(63))))),
+        normalizer=ROWS,
+        value=e.MatMul(e.Vector("v"), e.Entry("P", (), is_vector=True)),
+    )
+    setting = Setting(n=33, heads=4, kv_heads=2, d=8, e=6, repeat=1, backward=backward)
+    timings = bench(spec, lambda: lambda *data: dense(spec, *data, dtype=torch.float32).out, setting)
+    assert [each.contender for each in timings] == ["attncc", "dense", "FlexAttention"]
+    assert [bool(each.failure) for each in timings] == [False, False, True]
+    assert timings[0].best > 0 and timings[1].ratio > 0
+    assert "is not given" in table(timings)
