@@ -62,7 +62,7 @@ def sources_of(files: Iterable[str], stdin_filename: str) -> tuple[Source, ...]:
 
 def _sources(path: str, stdin_filename: str) -> list[Source]:
     if path == "-":
-        return [_stdin(stdin_filename)]
+        return [Source(stdin_filename, stdin_text())]
     if not Path(path).is_dir():
         return [read_source(path)]
     inside = sorted(each for each in Path(path).glob("*.attn") if each.is_file())
@@ -71,8 +71,13 @@ def _sources(path: str, stdin_filename: str) -> list[Source]:
     return [read_source(each) for each in inside]
 
 
-def _stdin(name: str) -> Source:
+def stdin_text() -> str:
+    """The text on stdin, line ends as they are.
+
+    Raises:
+        AttnError: E901 when it is no text.
+    """
     try:
-        return Source(name, sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n"))
+        return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError:
         raise AttnError(Diagnostic("E901", "stdin is no text", helps=("pass UTF-8",))) from None

@@ -1,4 +1,4 @@
-"""The command line: `attncc build`, `check`, `explain`, `bench`, `list`."""
+"""The command line: `attncc build`, `check`, `explain`, `bench`, `fmt`, `list`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from attncc.cli.build import build
 from attncc.cli.checking import check
 from attncc.cli.command import examples
 from attncc.cli.explain import explain
+from attncc.cli.formatting import fmt
 from attncc.cli.listing import list_specs
 from attncc.version import VERSION
 
@@ -24,6 +25,7 @@ _HELP = "\n\n".join(
             "attncc check specs/sliding_window.attn",
             "attncc explain specs/sliding_window.attn --n 16384",
             "attncc bench specs/sliding_window.attn --n 4096",
+            "attncc fmt specs/ --check",
             "attncc explain E211",
         ),
     )
@@ -36,7 +38,7 @@ def cli() -> None:
     """The group; its help is made above."""
 
 
-for each in (build, check, explain, bench, list_specs):
+for each in (build, check, explain, bench, fmt, list_specs):
     cli.add_command(each)
 
 

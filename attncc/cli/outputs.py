@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,10 +53,17 @@ def _beside(path: Path, text: str) -> Path:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(text.encode("utf-8"))
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
+        os.chmod(name, _mode(path))
     except OSError:
         Path(name).unlink(missing_ok=True)
         raise
     return Path(name)
+
+
+def _mode(path: Path) -> int:
+    """The permissions that a file has, or that a new one would have."""
+    if path.exists():
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
