@@ -84,7 +84,7 @@ def _build(screen: Screen, compiled: list[Compiled], found: list[Diagnostic], ou
     """Write the modules, or compare with what is there, and report; specs that have errors touch no file."""
     targets = _targets(compiled, output)
     if fresh:
-        changed = {path: on_disk(path) != each.text for path, each in targets.items()}
+        changed = {path: on_disk(path) != each.text.encode("utf-8") for path, each in targets.items()}
     else:
         try:
             changed = write_all({path: each.text for path, each in targets.items()})

@@ -1,4 +1,4 @@
-"""The command line: `attncc build`, `check`, `explain`, `show`, `bench`, `list`, `new`."""
+"""The command line: `attncc build`, `check`, `explain`, `show`, `bench`, `fmt`, `list`, `new`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from attncc.cli.build import build
 from attncc.cli.checking import check
 from attncc.cli.command import UNUSABLE, examples
 from attncc.cli.explain import explain
+from attncc.cli.formatting import fmt
 from attncc.cli.listing import list_specs
 from attncc.cli.new import new
 from attncc.cli.show import show
@@ -31,6 +32,7 @@ _HELP = "\n\n".join(
             "attncc explain specs/sliding_window.attn --n 16384",
             "attncc show specs/sliding_window.attn -D w=16",
             "attncc bench specs/sliding_window.attn --n 4096",
+            "attncc fmt specs/ --check",
             "attncc explain E211",
         ),
     )
@@ -43,7 +45,7 @@ def cli() -> None:
     """The group; its help is made above."""
 
 
-for each in (build, check, explain, show, bench, list_specs, new):
+for each in (build, check, explain, show, bench, fmt, list_specs, new):
     cli.add_command(each)
 
 

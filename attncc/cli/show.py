@@ -157,7 +157,7 @@ def _counts(found: Density, tiles: int) -> dict[str, Any]:
 
 def _write(output: Path, spec: Spec, call: Call, found: Sequence[Look]) -> dict[Path, bool]:
     """Write the picture; says whether the file has changed."""
-    from attncc.cli.picture.files import write_bytes
+    from attncc.cli.outputs import write_all
     from attncc.cli.picture.page import page
 
     if len(found) > _MOST_PANELS:
@@ -165,13 +165,13 @@ def _write(output: Path, spec: Spec, call: Call, found: Sequence[Look]) -> dict[
     if output.suffix.lower() == ".png":
         from attncc.cli.picture.pixels import GUTTER, to_png
 
-        return {output: write_bytes(output, to_png(page(spec, call, found, GUTTER)))}
+        return write_all({output: to_png(page(spec, call, found, GUTTER))})
     from attncc.cli.picture.vectors import MOST_CORNERS, corner_count, to_svg
 
     made = page(spec, call, found, 0)
     if corner_count(made) > MOST_CORNERS:
         raise click.UsageError(f"`{output}` would be too large, its pairs are so scattered: write a .png, or lower --n")
-    return {output: write_bytes(output, to_svg(made, spec.name).encode("utf-8"))}
+    return write_all({output: to_svg(made, spec.name)})
 
 
 def _print(screen: Screen, spec: Spec, call: Call, found: Sequence[Look], *, draw: bool) -> None:

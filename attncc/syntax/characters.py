@@ -7,9 +7,13 @@ import unicodedata
 
 from attncc.diagnostics import Diagnostic, Label, Source, Span
 
-# Outside comments. A point belongs to a number, so a digit follows it.
-_FOREIGN = re.compile(r"[^A-Za-z0-9_ \t\f()\[\]{}=,:;?|&!<>+\-*/%^.@]|\.(?!\d)")
-_ALLOWED = re.compile(r'(?<!\.)\.\.(?!\.)|(?<=\buse )"[^"]*"')  # ranges, and the paths of files
+# Outside comments and paths. A point belongs to a number, so a digit follows it, or to the `..` of a range.
+_FOREIGN = re.compile(r"[^A-Za-z0-9_ \t\f()\[\]{}=,:;?|&!<>+\-*/%^.@]|\.(?![0-9])")
+_RANGE = re.compile(r"(?<!\.)\.\.(?!\.)")
+# What may hold any characters: a comment, or the path of a file; whichever begins first may hold the other.
+_FREE = re.compile(r'#.*|(?<![A-Za-z0-9_])use[ \t\f]*"[^"]*"')
+_USE = re.compile(r"(?<![A-Za-z0-9_])use[ \t\f]*$")
+_UNQUOTED = re.compile(r"[ \t\f]*use[ \t\f][^\"]*$")
 # Anywhere, comments included, which generated files repeat: control characters, lone surrogates, and marks that
 # break lines or turn the direction of what follows.
 _HARMFUL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -46,17 +50,17 @@ def check_characters(source: Source, most: int) -> tuple[str, list[Diagnostic]]:
     lines = source.lines
     found: list[Diagnostic] = []
     for number, line in enumerate(lines, start=1):
-        code, mark, comment = line.partition("#")
-        plain = _ALLOWED.sub(lambda match: " " * len(match[0]), code)
-        bad = [match.start() for match in _FOREIGN.finditer(plain)]
-        bad += [len(code) + 1 + match.start() for match in _HARMFUL.finditer(comment)]
+        plain = _RANGE.sub("  ", _FREE.sub(lambda free: " " * len(free[0]), line))
+        bad = sorted(
+            {match.start() for found in (_FOREIGN.finditer(plain), _HARMFUL.finditer(line)) for match in found}
+        )
         if not bad:
             continue
         for column in _first_of_each(bad, line):
             if len(found) < most:
                 found.append(_meaningless(source, number, column, line))
         blank = set(bad)
-        lines[number - 1] = "".join(" " if at in blank else one for at, one in enumerate(code + mark + comment))
+        lines[number - 1] = "".join(" " if at in blank else one for at, one in enumerate(line))
     return "\n".join(lines), found
 
 
@@ -72,9 +76,8 @@ def _first_of_each(columns: list[int], line: str) -> list[int]:
 def _meaningless(source: Source, line: int, column: int, text: str) -> Diagnostic:
     character = text[column]
     label = Label(Span(source, line, column + 1, line, column + 2), _instead(text, column))
-    return Diagnostic(
-        "E103", f"the character {_shown(character)} has no meaning here", (label,), helps=_help(character)
-    )
+    message = f"the character {_shown(character)} has no meaning here"
+    return Diagnostic("E103", message, (label,), helps=_help(character, text, column))
 
 
 def _shown(character: str) -> str:
@@ -86,14 +89,22 @@ def _shown(character: str) -> str:
 
 def _instead(text: str, column: int) -> str:
     character = text[column]
-    if character == "." and column and text[column - 1].isdigit():
+    before, after = text[:column], text[column + 1 :]
+    if character == '"' and _USE.search(before):
+        return "this quote is never closed"
+    if character == "." and before[-1:].isdigit() and not after.startswith("."):
         return "expected digits after the point"
     if character.isalpha():
         return "expected a letter a–z or A–Z, a digit or `_`"
     return "no part of the language"
 
 
-def _help(character: str) -> tuple[str, ...]:
+def _help(character: str, text: str, column: int) -> tuple[str, ...]:
+    before, after = text[:column], text[column + 1 :]
+    if character == "." and after.startswith("."):
+        return ("a range is written `first..last`",)
+    if (character in "\"'`“”‘’" and _USE.search(before)) or (character in "./" and _UNQUOTED.match(before)):
+        return ('write the path in double quotes: `use "file.attn"`',)
     plain = unicodedata.normalize("NFKC", character)
     if character in _SPELLINGS:
         spelling = _SPELLINGS[character]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.syntax.lexeme import Lexeme
 
-_KEYWORDS = {
-    "ATTENTION", "PATTERN", "SIMILARITY", "FUNCTION", "REQUIRE", "PARAM", "INPUT", "LET", "BRANCH", "USE", "EXISTS",
-    "IN", "BY_HEAD",
-}  # fmt: skip
+_KEYWORDS = frozenset(
+    "ATTENTION PATTERN SIMILARITY FUNCTION REQUIRE PARAM INPUT LET BRANCH USE EXISTS IN BY_HEAD".split()
+)
 _DEFINITIONS = ("attention", "pattern", "similarity", "function", "use")
 _STATEMENTS = ("require", "param", "input", "let", "branch")
 _FIELD_NAMES = {"NAME", "PATTERN", "SIMILARITY"}

@@ -13,8 +13,8 @@ from lark.lark import PostLex
 
 _OPEN = {"LPAR", "LSQB"}
 _CLOSE = {"RPAR", "RSQB"}
-_CANNOT_BEGIN = {"VBAR", "COMPARE", "MULTIPLY", "POWER", "QMARK", "COLON", "EQUAL", "COMMA", "AMPERSAND", "IN", "RANGE"}
-_CANNOT_END = {
+CANNOT_BEGIN = {"VBAR", "COMPARE", "MULTIPLY", "POWER", "QMARK", "COLON", "EQUAL", "COMMA", "AMPERSAND", "IN", "RANGE"}
+CANNOT_END = {
     "VBAR",
     "COMPARE",
     "MULTIPLY",
@@ -48,7 +48,7 @@ class StatementEnds(PostLex):
                 if depth == 0 and pending is None:
                     pending = token
                 continue
-            goes_on = token.type in _CANNOT_BEGIN or (last is not None and last.type in _CANNOT_END)
+            goes_on = token.type in CANNOT_BEGIN or (last is not None and last.type in CANNOT_END)
             if pending is not None and not goes_on:
                 yield Token.new_borrow_pos("_END", pending.value, pending)
             pending = None

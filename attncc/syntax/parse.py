@@ -33,6 +33,15 @@ def parse(source: Source) -> tree.File:
     Raises:
         AttnError: with one diagnostic for each independent syntax error (E101 … E104).
     """
+    return parse_with_lexemes(source)[0]
+
+
+def parse_with_lexemes(source: Source) -> tuple[tree.File, list[Lexeme]]:
+    """The same, with every token and the end of the text; ends of statements are left out.
+
+    Raises:
+        AttnError: as `parse` does.
+    """
     if len(source.text) > LONGEST_TEXT:
         raise _too_long(source, f"{len(source.text)} characters; at most {LONGEST_TEXT} are read")
     text, errors = check_characters(source, MOST_ERRORS)
@@ -47,7 +56,8 @@ def parse(source: Source) -> tree.File:
         raise AttnError(*errors[:MOST_ERRORS])
     _check_depth(parsed, source)
     definitions: tuple[Any, ...] = _Builder(source).transform(parsed)
-    return tree.File(source, definitions)
+    written = [each for each in attempt.lexemes if each.kind != "_END"]
+    return tree.File(source, definitions), written
 
 
 @cache

@@ -16,7 +16,7 @@ from attncc.diagnostics import AttnError, Source
 from attncc.explanations import EXPLANATIONS
 from tests.cli.runs import SPECS, process, run
 
-COMMANDS = ("build", "check", "explain", "list")
+COMMANDS = ("build", "check", "explain", "fmt", "list")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -43,6 +43,8 @@ def test_the_group_lists_every_command_and_its_version() -> None:
         ("build", "--nonsense", "x"),
         ("build", "nowhere.attn"),
         ("check", "nowhere.attn"),
+        ("fmt", "nowhere.attn"),
+        ("fmt", "-", str(SPECS)),
         ("explain", "nowhere.attn"),
         ("explain", "E999"),
         ("explain", str(SPECS)),
