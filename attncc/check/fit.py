@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from attncc.check.given import check_widths, sides_of
+from attncc.check.given import check_widths, fields_read, sides_of
 from attncc.check.oracle import OutsideTable, dense
 from attncc.check.sizes import Case, arguments, cases, per_batch, shape_of
 from attncc.spec.data import Size
@@ -171,7 +171,7 @@ def _least_widths(spec: Spec) -> tuple[int, int]:
 
 
 def _nodes(spec: Spec) -> Iterator[Expr]:
-    for expr in (spec.pattern, spec.score, spec.weight, spec.normalizer, spec.value):
+    for expr in fields_read(spec):
         yield from walk(expr)
 
 

@@ -24,6 +24,7 @@ from attncc.spec.expr import (
     Vector,
     Width,
     children,
+    names_in,
     walk,
 )
 from attncc.spec.model import Spec
@@ -79,6 +80,13 @@ def laid_out(declared: Data, tensor: Tensor, heads: int) -> Tensor:
             tensor = tensor.unsqueeze(at)
     shared = Size.HEADS in axes and tensor.shape[1] != heads
     return tensor.repeat_interleave(heads // tensor.shape[1], 1) if shared else tensor
+
+
+def fields_read(spec: Spec) -> tuple[Expr, ...]:
+    """The expressions that a spec's meaning depends on: a score that no other reads is not among them."""
+    fields = (spec.pattern, spec.weight, spec.normalizer, spec.value)
+    reads_score = any(Name.SCORE in names_in(each) for each in fields)
+    return (*fields, spec.score) if reads_score else fields
 
 
 def sides_of(expr: Expr, data: Mapping[str, Data]) -> tuple[bool, bool]:
@@ -147,7 +155,7 @@ def joint_width(vectors: Sequence[Expr], shapes: Mapping[str, torch.Size]) -> in
 
 def check_widths(spec: Spec, shapes: Mapping[str, torch.Size]) -> None:
     """Raise ValueError where the widths of vectors do not fit each other."""
-    for expr in (spec.score, spec.weight, spec.normalizer, spec.value):
+    for expr in fields_read(spec):
         for node in walk(expr):
             if isinstance(node, Dot):
                 joint_width((node.left, node.right), shapes)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attncc.check.calls import Module, attention_of, gradient_name, inputs_of, offers_lse, run, run_dense
 from attncc.check.fit import fits, fitted, lengths_of_tables, reads_tables
+from attncc.check.given import fields_read
 from attncc.check.oracle import related
 from attncc.check.report import Property
 from attncc.check.sizes import G_OUT, Case, arguments
@@ -95,9 +96,8 @@ def extreme_scores(
     if case is None:
         return None
     inputs = inputs_of(spec, case, device)
-    read = {
-        node.name for expr in (spec.pattern, spec.score, spec.weight) for node in walk(expr) if isinstance(node, Vector)
-    }
+    formulas = (expr for expr in fields_read(spec) if expr is not spec.value)
+    read = {node.name for expr in formulas for node in walk(expr) if isinstance(node, Vector)}
     inputs |= {name: inputs[name] * 100 for name in read}
     exact = run_dense(spec, case, inputs, torch.float64, offers_lse(module))
     most = torch.finfo(case.dtype).max

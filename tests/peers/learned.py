@@ -56,7 +56,13 @@ def call(name: str, *operands: Expr | int | float) -> Expr:
 
 
 def spec_of(
-    *axes: Axis, name: str, pattern: Expr = TRUE, score: Expr = DOT, weight: Expr = EXP, normalizer: Expr = ROWS
+    *axes: Axis,
+    name: str,
+    pattern: Expr = TRUE,
+    score: Expr = DOT,
+    weight: Expr = EXP,
+    normalizer: Expr = ROWS,
+    given: tuple[Data, ...] = (Q, K, V),
 ) -> Spec:
     """A spec with one parameter."""
     return Spec(
@@ -69,7 +75,7 @@ def spec_of(
         score=score,
         weight=weight,
         normalizer=normalizer,
-        data=(Q, K, V, Data(name=name, role=Role.PARAMETER, axes=axes)),
+        data=(*given, Data(name=name, role=Role.PARAMETER, axes=axes)),
     )
 
 
@@ -167,10 +173,9 @@ def _gated(name: str, bucket: Expr, pattern: Expr, weight: Expr, text: str, **ar
 
 
 def synthesizer_operands(tensors: Tensors) -> Operands:
-    """No queries and keys are read."""
+    """No vectors of queries and keys are read; q tells how many rows there are."""
     v = functional.linear(tensors["in.x"], tensors["w.value_fc.weight"], tensors["w.value_fc.bias"])[:, None]
-    unread = torch.zeros_like(v[..., :1])
-    return unread, unread, v, tensors["w.attention"]
+    return torch.zeros_like(v[..., :1]), v, tensors["w.attention"]
 
 
 WINDOW = And((CAUSAL, Compare(CompareOp.LESS_EQUAL, op("-", I, J), Const(9))))
@@ -222,7 +227,9 @@ LEARNED: tuple[Peer, ...] = (
     ),
     Peer(
         "synthesizer_random",
-        spec_of(Size.HEADS, 40, 40, name="R", score=Const(0), weight=Entry("R", (H, I, J)), normalizer=Const(1)),
+        spec_of(
+            Size.HEADS, 40, 40, name="R", weight=Entry("R", (H, I, J)), normalizer=Const(1), given=(Q, V)
+        ),  # the usual score, which the weight does not read
         synthesizer_operands,
         finish=lambda tensors, out: join_heads(out),
         compilable=False,
