@@ -65,7 +65,7 @@ def lambda_(mistake: Mistake) -> Diagnostic | None:
     found, opener = mistake.found, mistake.open_bracket
     if found.kind != "_ARROW":
         return None
-    if opener is not None and opener.kind == "LPAR" and "COMMA" in mistake.accepted:
+    if opener is not None and opener.kind == "LPAR" and {"COMMA", "PLUS"} <= mistake.accepted:
         text, helps = "expected a name alone before it", ("write `x -> …`",)
         return error("`->` follows something else than the name of a variable", found.span, text, helps=helps)
     helps = ("a function is an argument, as in `sum(c -> q[c])`, or a word: `function name(x) = …`",)
@@ -99,6 +99,10 @@ def choices(mistake: Mistake) -> Diagnostic | None:
     if previous is not None and previous.kind == "IN" and found.kind == "LBRACE":
         helps = ("write the values in square brackets: `in [1, 2]`",)
         return error("a set is written in square brackets", found.span, "expected `[` or a range", helps=helps)
+    opener = mistake.open_bracket
+    if found.kind == "COMMA" and opener is not None and mistake.lexemes[mistake.lexemes.index(opener) - 1].kind == "IN":
+        helps = ("write the values in square brackets: `in [1, 2]`",)
+        return error("a list is written in square brackets", opener.span, "expected `[`", helps=helps)
     if found.kind == "RANGE":
         if mistake.wants_expression:
             helps = ("a range has both ends: `first..last`",)
@@ -167,6 +171,10 @@ def plain(mistake: Mistake) -> Diagnostic:
         helps = ("a choice is written `condition ? then : otherwise`",)
     elif found.kind == "EQUAL" and "COMPARE" in accepted:
         helps = ("write `==` to compare two numbers",)
+    elif found.kind == "COLON" and "_ARROW" in accepted and mistake.previous is not None:
+        helps = (f"write `{mistake.previous.text} -> …` for a function of that name",)
+    elif found.kind == "LSQB" and mistake.previous is not None and mistake.previous.kind == "RSQB":
+        helps = ("write all indices in one pair of brackets: `a[i, j]`",)
     elif found.kind == "PLUS":
         helps = ("leave the `+` out",)
     return error(message, found.span, text, *labels, helps=helps)

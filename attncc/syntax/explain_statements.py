@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from attncc.diagnostics import Diagnostic, Label
-from attncc.syntax.mistake import EXPRESSION_STARTS, KEYWORDS, Mistake, error, expected
+from attncc.syntax.mistake import CANNOT_END, EXPRESSION_STARTS, KEYWORDS, Mistake, error, expected
 
 _WORDS = ("PATTERN", "SIMILARITY", "FUNCTION")
 _DEFINITIONS = ("attention", "pattern", "similarity", "function", "use")
@@ -131,9 +131,10 @@ def keyword(mistake: Mistake) -> Diagnostic | None:
         return None
     if found.kind in ("IN", "EXISTS") and (mistake.wants_expression or (previous and previous.kind == "EXISTS")):
         return None
-    if previous is not None and previous.kind == "COMMA" and previous.span.line < found.span.line:
-        text = "expected another item after it"
-        return error("nothing follows the comma", previous.span, text, helps=("leave the comma out",))
+    if previous is not None and previous.kind in CANNOT_END and previous.span.line < found.span.line:
+        what = "an expression" if mistake.wants_expression else "a name"
+        text = f"expected {what} after it"
+        return error(f"{what} is missing after `{previous.text}`", previous.span, text)
     text = "expected an expression" if mistake.wants_expression else "expected a name"
     helps: tuple[str, ...] = () if mistake.wants_expression else ("choose another name",)
     return error(f"`{mistake.found.text}` is a keyword", mistake.found.span, text, helps=helps)
@@ -174,7 +175,7 @@ def field(mistake: Mistake) -> Diagnostic | None:
     helps = (f"write `{first.text} = …`",)
     close = _spelling(first.text, _STATEMENTS, 0.7)
     if close and found.kind in EXPRESSION_STARTS:
-        helps = (f"write `{close[0]} …`",)
+        return error(f"`{first.text}` begins no statement", first.span, "", helps=(f"write `{close[0]} …`",))
     here = "the line ends" if found.kind == "_END" else f"`{found.text}`"
     text = f"expected `=` after `{first.text}`"
     return error(f"a field is written `name = value`, but {here} follows the name", found.span, text, helps=helps)
