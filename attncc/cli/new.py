@@ -12,10 +12,11 @@ from attncc.cli.command import FOUND, OK, command
 from attncc.cli.outputs import write_all
 from attncc.cli.render import Screen
 from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
+from attncc.syntax.mistake import KEYWORDS
 
 _PLACEHOLDER = "NAME"  # of the template, which is a spec of that name
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESERVED = ("attention", "pattern", "function", "similarity", "require")
+_RESERVED = tuple(each.lower() for each in sorted(KEYWORDS))
 
 
 @click.command("new")

@@ -56,7 +56,8 @@ def check_characters(source: Source, most: int) -> tuple[str, list[Diagnostic]]:
         )
         if not bad:
             continue
-        for column in _first_of_each(bad, line):
+        one_path = _USE.search(line, 0, bad[0]) or _UNQUOTED.match(line, 0, bad[0])
+        for column in _first_of_each(bad[:1] if one_path else bad, line):
             if len(found) < most:
                 found.append(_meaningless(source, number, column, line))
         blank = set(bad)
@@ -92,6 +93,8 @@ def _instead(text: str, column: int) -> str:
     before, after = text[:column], text[column + 1 :]
     if character == '"' and _USE.search(before):
         return "this quote is never closed"
+    if _UNQUOTED.match(before) or _USE.search(before):
+        return "expected a path in quotes"
     if character == "." and before[-1:].isdigit() and not after.startswith("."):
         return "expected digits after the point"
     if character.isalpha():
@@ -103,6 +106,8 @@ def _help(character: str, text: str, column: int) -> tuple[str, ...]:
     before, after = text[:column], text[column + 1 :]
     if character == "." and after.startswith("."):
         return ("a range is written `first..last`",)
+    if character == '"' and _USE.search(before):
+        return ('end the path with another `"`',)
     if (character in "\"'`“”‘’" and _USE.search(before)) or (character in "./" and _UNQUOTED.match(before)):
         return ('write the path in double quotes: `use "file.attn"`',)
     plain = unicodedata.normalize("NFKC", character)

@@ -29,7 +29,7 @@ CANNOT_END = {
     "BANG",
     "IN",
     "RANGE",
-    "ARROW",
+    "_ARROW",
 }
 
 

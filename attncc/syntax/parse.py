@@ -16,9 +16,10 @@ from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
 from attncc.syntax import tree
 from attncc.syntax.brackets import mismatches
 from attncc.syntax.characters import check_characters
-from attncc.syntax.explain import Mistake, explain
+from attncc.syntax.explain import explain
 from attncc.syntax.lexeme import Lexeme
 from attncc.syntax.lines import StatementEnds
+from attncc.syntax.mistake import Mistake
 
 MOST_ERRORS = 10  # further syntax errors of one text are rarely independent
 DEEPEST = 100  # expressions within expressions; later stages walk trees recursively

@@ -151,7 +151,7 @@ _SIGNS = {
     "PLUS": ("+",),
     "MINUS": ("-",),
     "BANG": ("!",),
-    "ARROW": ("->",),
+    "_ARROW": ("->",),
 }
 _LEADING = {sign for kind in CANNOT_BEGIN for sign in _SIGNS[kind]}
 _OPEN_ENDED = {sign for kind in CANNOT_END for sign in _SIGNS[kind]}

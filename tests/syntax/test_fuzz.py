@@ -14,15 +14,21 @@ from attncc.compiler import compile_source
 from attncc.diagnostics import AttnError, Source
 from attncc.spec.resolve import load
 from attncc.spec.words import prelude
+from attncc.syntax.format import format_source
 from attncc.syntax.parse import parse
 
+LAYOUTS = [path.read_text(encoding="utf-8") for path in sorted((Path(__file__).parent / "layouts").glob("*.attn"))]
 SPECS = [path.read_text(encoding="utf-8") for path in sorted((Path(__file__).parents[2] / "specs").glob("*.attn"))]
 _LONGEST = 2.0  # seconds for one text, on two busy cores
 
 _TOKENS = (
     *"(){}[]=,:;?|&!<>+-*/%^#.",
     *("<=", "==", "!=", "//", "\n", "  ", "\t"),
+    *("..", "...", "->", "@", '"', "'", '"a.attn"', 'use "a#b.attn"', "\\", "\r\n"),
     *("attention", "pattern", "function", "similarity", "require", "a", "w", "x"),
+    *("param", "input", "let", "branch", "use", "exists", "in", "by_head"),
+    *("param t[H, d]", "input t[n]", "t[h, j]", "let x = ", "branch b {"),
+    *("exists t in", "in 0..3 :", "in [1, 2]", "x -> "),
     *("score", "weight", "normalize", "align", "start", "none", "true", "rows", "count", "scale", "dot(q, k)"),
     *("i", "j", "h", "n", "m", "H", "d", "pi", "q", "k", "v"),
     *("causal", "window(3)", "chunk(4)", "softmax", "relu2", "exp(", "floor(", "min(", "log2(", "window("),
@@ -38,9 +44,9 @@ _PLACED = st.builds(
 
 
 @st.composite
-def _mutated(draw: st.DrawFn) -> str:
+def _mutated(draw: st.DrawFn, texts: list[str] = SPECS) -> str:
     """A spec of the catalogue with a few pieces deleted, doubled, swapped, or put in."""
-    text = draw(st.sampled_from(SPECS))
+    text = draw(st.sampled_from(texts))
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(text)))
         stop = min(len(text), start + draw(st.integers(0, 12)))
@@ -104,6 +110,18 @@ def _settings(examples: int) -> settings:
 def _warm() -> None:
     """Tables, sympy and isl are loaded before the clock runs."""
     compile_source(Source("full.attn", "attention full {}"))
+
+
+@_settings(300)
+@given(st.one_of(_SOUP, _PLACED, _mutated(SPECS), _mutated(LAYOUTS)))
+def test_soup_is_laid_out_or_refused(text: str) -> None:
+    source = Source("fuzz.attn", text)
+    try:
+        done = format_source(source)
+    except AttnError as error:
+        _check_error(error, source)
+    else:
+        assert format_source(Source("fuzz.attn", done)) == done
 
 
 @_settings(250)
