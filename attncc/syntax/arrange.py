@@ -56,9 +56,9 @@ def expression(cursor: Cursor, node: Written) -> Document:
 
 
 def assigned(cursor: Cursor, value: tree.Tree | tree.Lambda) -> Document:
-    """` = value`; a value that has no brackets to break in goes below as a whole where it is too long."""
+    """` = value`; where it is too long, a value goes below as a whole, except for a list, which breaks within."""
     equals = cursor.spaced()
-    if _takes_breaks(value):
+    if _takes_breaks(value) and not isinstance(value, tree.Call):
         return concat(equals, cursor.gap(SPACE), expression(cursor, value))
     return group(equals, _below(cursor, value))
 
