@@ -253,6 +253,12 @@ CASES = {
             related=lambda x: (x.j <= x.i) & (x.i - x.j < 20),
         ),
         case(
+            "far",
+            op("+", PRODUCT, entry("bias", op("-", I, J))),
+            lambda x: product(x) + x.bias[(x.i - x.j).clamp(0, 319)],
+            param("bias", 320),
+        ),
+        case(
             "by_head",
             op(
                 "+",

@@ -130,7 +130,7 @@ def _parts(backward: Graph, node: Node) -> list[Part]:
 
 
 def read_by_pairs(graph: Graph) -> frozenset[str]:
-    """The operands that numbers of pairs and rows are made of, other than by the sums that weights multiply."""
+    """What numbers of pairs and rows are made of, other than by the sums that weights multiply."""
     read: set[str] = set()
     for node in graph:
         if node.op is Op.CONTRACT:
@@ -138,4 +138,4 @@ def read_by_pairs(graph: Graph) -> frozenset[str]:
         read |= set(node.inputs)
         if node.expr is not None:
             read |= {each.name for each in walk(node.expr) if isinstance(each, Local)}
-    return frozenset(name for name in read if name in graph and graph[name].op is Op.OPERAND)
+    return frozenset(read)

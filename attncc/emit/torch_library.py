@@ -154,8 +154,11 @@ def _within(index, size, name, text, axis, distance=None, low=0, high=0):
     """Refuse an index outside its axis; of distances, those low … high are met."""
     if torch.compiler.is_compiling() or not isinstance(index, Tensor) or index.numel() == 0:
         return
-    if torch._C._functorch.is_batchedtensor(index):  # numbers of a mapped tensor are not at hand
-        return
+    inner = index
+    while torch._C._functorch.is_functorch_wrapped_tensor(inner):
+        if torch._C._functorch.is_batchedtensor(inner):  # its numbers are not at hand
+            return
+        inner = torch._C._functorch.get_unwrapped(inner)
     if distance is not None:  # the last one is never met
         met = (distance >= low) & (distance <= high)
         index = torch.where(met, index, 0)[..., :-1, :]
