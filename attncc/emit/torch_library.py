@@ -195,9 +195,11 @@ def _add_diagonals(total, x, slab, chunk, call):
     """
     batch, heads, rows, keys = x.shape
     count = rows + keys - 1
-    skewed = x.new_zeros(batch, heads, rows * (count + 1))
+    skewed = x.new_empty(batch, heads, rows * (count + 1))
     strides = (*skewed.stride()[:2], count, 1)
     skewed.as_strided(x.shape, strides, rows - 1).copy_(x)
+    skewed.as_strided((batch, heads, rows, rows - 1), strides).zero_()  # between the rows
+    skewed[..., rows * count :].zero_()
     sums = skewed.view(batch, heads, rows, count + 1).sum(2)[..., :count].flip(-1)
     if total.shape[0] < batch:
         sums = sums.sum(0, keepdim=True)
