@@ -58,7 +58,7 @@ def _related(i, j, call):
 
 def _numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
-    m = k.shape[2]
+    m = v.shape[2]
     log_m = math.log(max(m, 1))
     d_dot_factor = scale
     return scale, log_m, d_dot_factor
@@ -536,7 +536,7 @@ def _places(q, k, q_start, q_starts, kv_lengths):
 
 def _kernel_numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
-    m = k.shape[2]
+    m = v.shape[2]
     log_m = math.log(max(m, 1))
     d_dot_factor = scale
     return scale, log_m, d_dot_factor
@@ -603,8 +603,8 @@ def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
-        dot_qk = _product(q, k_tile, work[0], shape)
-        score = dot_qk.mul_(scale).sub_(log_m)
+        dot_qk = _product(q, k_tile, work[0], shape, scale)
+        score = dot_qk.sub_(log_m)
         weight = score.sigmoid_()
         _hide(weight, chunk, 0.0, call)
         out.baddbmm_(_pairs(weight, q), v_tile)
@@ -619,9 +619,9 @@ def _backward_slab(q, k, v, d_out, dv, dk_total, numbers, slab, chunks, work, ca
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
-        dot_qk = _product(q, k_tile, work[0], shape)
+        dot_qk = _product(q, k_tile, work[0], shape, scale)
         d_share = _product(d_out, v_tile, work[1], shape)
-        score = dot_qk.mul_(scale).sub_(log_m)
+        score = dot_qk.sub_(log_m)
         weight = score.sigmoid_()
         kept = _hide(weight.clone(), chunk, 0.0, call)
         dv[:, chunk.keys].baddbmm_(_pairs(kept, q).mT, d_out)
@@ -630,7 +630,7 @@ def _backward_slab(q, k, v, d_out, dv, dk_total, numbers, slab, chunks, work, ca
         dq_total.baddbmm_(_pairs(d_score, q), k_tile)
         dk_total[:, chunk.keys].baddbmm_(_pairs(d_score, q).mT, q)
     dq = dq_total * d_dot_factor
-    return dq
+    return (dq,)
 
 
 # --- slabs of rows: the eager form ----------------------------------------------------------------
@@ -722,12 +722,12 @@ def _chunks(first, last, k_start, length, call):
     return chunks
 
 
-def _slabs(q, k, q_start, k_start, q_starts, kv_lengths, call):
+def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
     """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
     batch, heads, n, _ = q.shape
     starts = [0] * batch if q_starts is None else q_starts.tolist()
     lengths = (
-        [k.shape[2]] * batch if kv_lengths is None else kv_lengths.clamp(0, k.shape[2]).tolist()
+        [v.shape[2]] * batch if kv_lengths is None else kv_lengths.clamp(0, v.shape[2]).tolist()
     )
     alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
     together = max(1, _SCORES // (heads * _SMALLEST)) if alike else 1
@@ -775,11 +775,21 @@ def _rows_of(x, slab):
     return x[slab.entries, :, slab.rows, None].to(_wide(x.dtype))
 
 
+def _own(x, slab):
+    """What belongs to the slab's batch entries, where entries differ."""
+    return x[slab.entries] if x.shape[0] > 1 else x
+
+
 def _entries_of(numbers, slab):
     """The numbers of the slab's batch entries."""
-    return tuple(
-        x[slab.entries] if isinstance(x, Tensor) and x.shape[0] > 1 else x for x in numbers
-    )
+    return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _store(outs, slab, results):
+    """Write what a slab gives."""
+    for out, result in zip(outs, results, strict=True):
+        target = out[slab.entries, :, slab.rows]
+        target.copy_(result.reshape(target.shape))
 
 
 def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
@@ -790,24 +800,18 @@ def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     numbers = _numbers(q, k, v, scale, kv_lengths)
 
     def run(q, k, v, numbers, call, store):
-        work = None
-        for slab, chunks in _slabs(q, k, q_start, k_start, q_starts, kv_lengths, call):
+        work, kv_heads = None, v.shape[1]
+        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
             work = _workspace(slab, chunks, q, 2, work)
-            rows = _fold(q, slab, k.shape[1])
-            entries = slab.entries
             results = _forward_slab(
-                rows, k[entries], v[entries], _entries_of(numbers, slab), slab, chunks, work, call
-            )
+                _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
+                _entries_of(numbers, slab), slab, chunks, work, call,
+            )  # fmt: skip
             store(slab, results)
 
     with torch.autocast(q.device.type, enabled=False):
-
-        def store(slab, results):
-            for out, result in zip(outs, results, strict=True):
-                target = out[slab.entries, :, slab.rows]
-                target.copy_(result.reshape(target.shape))
-
-        run(q, k, v, numbers, _Call(q.shape[2], k.shape[2], q.shape[1], 0), store)
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(q, k, v, numbers, call, functools.partial(_store, outs))
     return tuple(outs)
 
 
@@ -815,33 +819,28 @@ def _backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
     """The gradients of q, k and v."""
     wide = _wide(q.dtype)
     dq = q.new_empty(q.shape)
-    dk = torch.zeros_like(k, dtype=wide, memory_format=torch.contiguous_format)
-    dv = torch.zeros_like(v, dtype=wide, memory_format=torch.contiguous_format)
+    dk = k.new_zeros(k.shape, dtype=wide)
+    dv = v.new_zeros(v.shape, dtype=wide)
     numbers = _numbers(q, k, v, scale, kv_lengths)
 
-    def run(q, k, v, numbers, call, fold, dk, dv, store):
-        work = None
-        dk, dv = dk.flatten(0, 1), dv.flatten(0, 1)
-        kv_heads = k.shape[1]
-        for slab, chunks in _slabs(q, k, q_start, k_start, q_starts, kv_lengths, call):
+    def run(q, k, v, d_out, dk, dv, numbers, call, store):
+        work, kv_heads = None, v.shape[1]
+        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
             work = _workspace(slab, chunks, q, 2, work)
-            entries = slab.entries
-            own = slice(entries.start * kv_heads, entries.stop * kv_heads)
-            rows, d_rows = (_fold(x, slab, kv_heads) for x in (q, fold(d_out)))
-            slab_dq = _backward_slab(
-                rows, k[entries], v[entries], d_rows, dv[own], dk[own],
+            d_rows = _fold(d_out, slab, kv_heads)
+            results = _backward_slab(
+                _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries], d_rows,
+                dv[slab.entries].flatten(0, 1), dk[slab.entries].flatten(0, 1),
                 _entries_of(numbers, slab), slab, chunks, work, call,
             )  # fmt: skip
-            store(slab, slab_dq)
+            store(slab, results)
 
+    grads = (dq,)
     with torch.autocast(q.device.type, enabled=False):
-
-        def store(slab, slab_dq):
-            target = dq[slab.entries, :, slab.rows]
-            target.copy_(slab_dq.view(target.shape))
-
-        call = _Call(q.shape[2], k.shape[2], q.shape[1], 0)
-        run(q, k, v, numbers, call, lambda x: x, dk, dv, store)
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(
+            q, k, v, d_out, dk, dv, numbers, call, functools.partial(_store, grads),
+        )  # fmt: skip
         dk.mul_(numbers[2])
     return dq, dk.to(k.dtype), dv.to(v.dtype)
 
@@ -869,9 +868,9 @@ def _lifted(numbers):
     return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
 
 
-def _call_of(q, k):
+def _call_of(q, v):
     heads = torch.arange(q.shape[1], device=q.device)[:, None, None, None]
-    return _Call(q.shape[2], k.shape[2], q.shape[1], heads)
+    return _Call(q.shape[2], v.shape[2], q.shape[1], heads)
 
 
 def _weights_of(q, k, i, j, hidden, numbers, call):
@@ -887,15 +886,14 @@ def _weights_of(q, k, i, j, hidden, numbers, call):
 def _batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
     batch, heads, n, _ = q.shape
-    kv_heads, m = k.shape[1:3]
+    kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device
     numbers = _lifted(_numbers(q, k, v, scale, kv_lengths))
-    call = _call_of(q, k)
+    call = _call_of(q, v)
     # Blocks enough for any n, so that n stays a free size when exported; lanes past n are dropped.
     blocks = n // _BLOCK + 2
     lane = torch.arange(_BLOCK, device=device)
     row = _BLOCK * torch.arange(blocks, device=device)[:, None] + lane  # [blocks, rows]
-    q = q.to(wide)[:, :, row.clamp(max=n - 1)]
 
     first = q_start + row[None, :, 0]  # [batch or 1, blocks]
     if q_starts is not None:
@@ -907,13 +905,16 @@ def _batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     seen = (place >= 0) & (place < length)  # [batch or 1, blocks, keys]
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
 
+    def blocked(x):  # [batch, heads, n, c] -> [batch, heads, blocks, rows, c]
+        return x.to(wide)[:, :, row.clamp(max=n - 1)]
+
     def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, blocks, keys, c]
         x = x.to(wide)[:, kv_head, None].masked_fill(~seen[:, None, :, :, None], 0)
         return x.expand(-1, -1, blocks, -1, -1)
 
     i, j = i[:, None, :, :, None], j[:, None, :, None, :]
     hidden = ~(_related(i, j, call) & seen[:, None, :, None, :])
-    weight, norm, numbers_of_rows = _weights_of(q, windows(k), i, j, hidden, numbers, call)
+    weight, norm, numbers_of_rows = _weights_of(blocked(q), windows(k), i, j, hidden, numbers, call)
     out = _sum(weight, windows(v))
     if norm is not None:
         out = out * _reciprocal(norm)
@@ -992,7 +993,8 @@ class _Gradient(torch.autograd.Function):
         def gradient(q, k, v, *gradients):
             return torch.func.vjp(differentiable, q, k, v)[1](gradients)
 
-        dq, dk, dv, *d_gradients = torch.func.vjp(gradient, q, k, v, *gradients)[1](grads)
+        inputs = q, k, v, *gradients
+        dq, dk, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](grads)
         return dq, dk, dv, *(None,) * 1, *d_gradients, *(None,) * 6
 
     @staticmethod
@@ -1210,26 +1212,27 @@ def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None
     """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
     prepared = _prepared(q, k, k, scale, kv_lengths, q_start, k_start)
     q, k, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
-    wide, m = _wide(q.dtype), k.shape[2]
-    i = torch.arange(q.shape[2], device=q.device)[rows] + q_start
+    heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
+    wide, device = _wide(q.dtype), q.device
+    row = torch.arange(q.shape[2], device=device)[rows]
+    i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
-    j = torch.arange(m, device=q.device)
+    place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
-    i, j = i[:, None, None, :, None], j[None, None, None, None]
-    seen = j < length
+    i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
+    seen = place < length
     call = _call_of(q, k)
-    hidden = ~(_related(i, j + k_start, call) & seen)
-    kv_head = torch.arange(q.shape[1], device=q.device) // (q.shape[1] // k.shape[1])
-    keys = k.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
-    weight, norm, _ = _weights_of(
-        q[:, :, None, rows].to(wide),
-        keys,
-        i,
-        j + k_start,
-        hidden,
-        _lifted(_numbers(q, k, k, scale, kv_lengths)),
-        call,
-    )
+    hidden = ~(_related(i, j, call) & seen)
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def own(x):  # [batch, heads, n, c] -> [batch, heads, 1, rows, c]
+        return x.to(wide)[:, :, None, rows]
+
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, 1, m, c]
+        return x.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
+
+    numbers = _lifted(_numbers(q, k, k, scale, kv_lengths))
+    weight, norm, _ = _weights_of(own(q), windows(k), i, j, hidden, numbers, call)
     weight = weight if norm is None else weight * _reciprocal(norm)
     return weight[:, :, 0]
 

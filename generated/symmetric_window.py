@@ -686,7 +686,7 @@ def _backward_slab(q, k, v, d_out, lse, delta, dv, dk_total, numbers, slab, chun
         dq_total.baddbmm_(_pairs(d_exponent, q), k_tile)
         dk_total[:, chunk.keys].baddbmm_(_pairs(d_exponent, q).mT, q)
     dq = dq_total * d_dot_factor
-    return dq
+    return (dq,)
 
 
 # --- slabs of rows: the eager form ----------------------------------------------------------------
@@ -778,12 +778,12 @@ def _chunks(first, last, k_start, length, call):
     return chunks
 
 
-def _slabs(q, k, q_start, k_start, q_starts, kv_lengths, call):
+def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
     """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
     batch, heads, n, _ = q.shape
     starts = [0] * batch if q_starts is None else q_starts.tolist()
     lengths = (
-        [k.shape[2]] * batch if kv_lengths is None else kv_lengths.clamp(0, k.shape[2]).tolist()
+        [v.shape[2]] * batch if kv_lengths is None else kv_lengths.clamp(0, v.shape[2]).tolist()
     )
     alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
     together = max(1, _SCORES // (heads * _SMALLEST)) if alike else 1
@@ -837,11 +837,21 @@ def _unrounded(out, residual):
     return out + residual if residual.shape[-1] else out
 
 
+def _own(x, slab):
+    """What belongs to the slab's batch entries, where entries differ."""
+    return x[slab.entries] if x.shape[0] > 1 else x
+
+
 def _entries_of(numbers, slab):
     """The numbers of the slab's batch entries."""
-    return tuple(
-        x[slab.entries] if isinstance(x, Tensor) and x.shape[0] > 1 else x for x in numbers
-    )
+    return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _store(outs, slab, results):
+    """Write what a slab gives."""
+    for out, result in zip(outs, results, strict=False):
+        target = out[slab.entries, :, slab.rows]
+        target.copy_(result.reshape(target.shape))
 
 
 def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual):
@@ -853,26 +863,20 @@ def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residu
     numbers = _numbers(q, k, v, scale, kv_lengths)
 
     def run(q, k, v, numbers, call, store):
-        work = None
-        for slab, chunks in _slabs(q, k, q_start, k_start, q_starts, kv_lengths, call):
+        work, kv_heads = None, v.shape[1]
+        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
             work = _workspace(slab, chunks, q, 2, work)
-            rows = _fold(q, slab, k.shape[1])
-            entries = slab.entries
             results = _forward_slab(
-                rows, k[entries], v[entries], _entries_of(numbers, slab), slab, chunks, work, call
-            )
+                _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
+                _entries_of(numbers, slab), slab, chunks, work, call,
+            )  # fmt: skip
             if keep_residual:
                 results += (results[0] - results[0].to(q.dtype),)
             store(slab, results)
 
     with torch.autocast(q.device.type, enabled=False):
-
-        def store(slab, results):
-            for out, result in zip(outs, results, strict=False):
-                target = out[slab.entries, :, slab.rows]
-                target.copy_(result.reshape(target.shape))
-
-        run(q, k, v, numbers, _Call(q.shape[2], k.shape[2], q.shape[1], 0), store)
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(q, k, v, numbers, call, functools.partial(_store, outs))
     return tuple(outs)
 
 
@@ -882,37 +886,33 @@ def _backward(
     """The gradients of q, k and v."""
     wide = _wide(q.dtype)
     dq = q.new_empty(q.shape)
-    dk = torch.zeros_like(k, dtype=wide, memory_format=torch.contiguous_format)
-    dv = torch.zeros_like(v, dtype=wide, memory_format=torch.contiguous_format)
+    dk = k.new_zeros(k.shape, dtype=wide)
+    dv = v.new_zeros(v.shape, dtype=wide)
     numbers = _numbers(q, k, v, scale, kv_lengths)
     out = _unrounded(out, residual)
 
-    def run(q, k, v, numbers, call, fold, dk, dv, store):
-        work = None
-        dk, dv = dk.flatten(0, 1), dv.flatten(0, 1)
-        kv_heads = k.shape[1]
-        for slab, chunks in _slabs(q, k, q_start, k_start, q_starts, kv_lengths, call):
+    def run(q, k, v, out, lse, d_out, d_lse, dk, dv, numbers, call, store):
+        work, kv_heads = None, v.shape[1]
+        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
             work = _workspace(slab, chunks, q, 2, work)
-            entries = slab.entries
-            own = slice(entries.start * kv_heads, entries.stop * kv_heads)
-            rows, d_rows, out_rows = (_fold(x, slab, kv_heads) for x in (q, fold(d_out), fold(out)))
-            lse_rows = _rows_of(fold(lse), slab)
-            delta_rows = (d_rows * out_rows).sum(-1).view(*slab.shape, 1)
-            delta_rows -= _rows_of(fold(d_lse), slab)
-            slab_dq = _backward_slab(
-                rows, k[entries], v[entries], d_rows, lse_rows, delta_rows, dv[own], dk[own],
-                _entries_of(numbers, slab), slab, chunks, work, call,
+            d_rows = _fold(d_out, slab, kv_heads)
+            delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+            delta -= _rows_of(d_lse, slab)
+            results = _backward_slab(
+                _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries], d_rows,
+                _rows_of(lse, slab), delta, dv[slab.entries].flatten(0, 1),
+                dk[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab, chunks, work,
+                call,
             )  # fmt: skip
-            store(slab, slab_dq)
+            store(slab, results)
 
+    grads = (dq,)
     with torch.autocast(q.device.type, enabled=False):
-
-        def store(slab, slab_dq):
-            target = dq[slab.entries, :, slab.rows]
-            target.copy_(slab_dq.view(target.shape))
-
-        call = _Call(q.shape[2], k.shape[2], q.shape[1], 0)
-        run(q, k, v, numbers, call, lambda x: x, dk, dv, store)
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(
+            q, k, v, out, lse, d_out, d_lse, dk, dv, numbers, call,
+            functools.partial(_store, grads),
+        )  # fmt: skip
         dk.mul_(numbers[1])
     return dq, dk.to(k.dtype), dv.to(v.dtype)
 
@@ -940,9 +940,9 @@ def _lifted(numbers):
     return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
 
 
-def _call_of(q, k):
+def _call_of(q, v):
     heads = torch.arange(q.shape[1], device=q.device)[:, None, None, None]
-    return _Call(q.shape[2], k.shape[2], q.shape[1], heads)
+    return _Call(q.shape[2], v.shape[2], q.shape[1], heads)
 
 
 def _weights_of(q, k, i, j, hidden, numbers, call):
@@ -961,15 +961,14 @@ def _weights_of(q, k, i, j, hidden, numbers, call):
 def _batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
     batch, heads, n, _ = q.shape
-    kv_heads, m = k.shape[1:3]
+    kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device
     numbers = _lifted(_numbers(q, k, v, scale, kv_lengths))
-    call = _call_of(q, k)
+    call = _call_of(q, v)
     # Blocks enough for any n, so that n stays a free size when exported; lanes past n are dropped.
     blocks = n // _BLOCK + 2
     lane = torch.arange(_BLOCK, device=device)
     row = _BLOCK * torch.arange(blocks, device=device)[:, None] + lane  # [blocks, rows]
-    q = q.to(wide)[:, :, row.clamp(max=n - 1)]
 
     first = q_start + row[None, :, 0]  # [batch or 1, blocks]
     if q_starts is not None:
@@ -982,13 +981,16 @@ def _batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
     entry = torch.arange(batch, device=device)[:, None, None, None]
 
+    def blocked(x):  # [batch, heads, n, c] -> [batch, heads, blocks, rows, c]
+        return x.to(wide)[:, :, row.clamp(max=n - 1)]
+
     def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, blocks, keys, c]
         x = x.to(wide)[entry, kv_head[:, None, None], place.clamp(0, m - 1)[:, None]]
         return x.masked_fill(~seen[:, None, :, :, None], 0)
 
     i, j = i[:, None, :, :, None], j[:, None, :, None, :]
     hidden = ~(_related(i, j, call) & seen[:, None, :, None, :])
-    weight, norm, numbers_of_rows = _weights_of(q, windows(k), i, j, hidden, numbers, call)
+    weight, norm, numbers_of_rows = _weights_of(blocked(q), windows(k), i, j, hidden, numbers, call)
     out = _sum(weight, windows(v))
     if norm is not None:
         out = out * _reciprocal(norm)
@@ -1084,7 +1086,8 @@ class _Gradient(torch.autograd.Function):
         def gradient(q, k, v, *gradients):
             return torch.func.vjp(differentiable, q, k, v)[1](gradients)
 
-        dq, dk, dv, *d_gradients = torch.func.vjp(gradient, q, k, v, *gradients)[1](grads)
+        inputs = q, k, v, *gradients
+        dq, dk, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](grads)
         return dq, dk, dv, *(None,) * 3, *d_gradients, *(None,) * 6
 
     @staticmethod
@@ -1214,12 +1217,6 @@ def _expect_number(name, x, least):
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def _keeps_residual(q, k, v):
-    """Whether backward will need what rounding takes from the results: in 16 bits it does."""
-    wanted = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    return wanted and q.element_size() == 2
-
-
 def _form(form, q):
     """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
     _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
@@ -1261,6 +1258,12 @@ def _prepared(q, k, v, scale, kv_lengths, q_start, k_start):
     elif isinstance(q_start, Tensor):
         q_start, q_starts = 0, q_start
     return q, k, v, scale, q_start, k_start, q_starts, kv_lengths
+
+
+def _keeps_residual(*operands):
+    """Whether backward will need what rounding takes from the results: in 16 bits it does."""
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    return wanted and operands[0].element_size() == 2
 
 
 def _is_shape_only(x):
@@ -1320,26 +1323,27 @@ def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None
     """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
     prepared = _prepared(q, k, k, scale, kv_lengths, q_start, k_start)
     q, k, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
-    wide, m = _wide(q.dtype), k.shape[2]
-    i = torch.arange(q.shape[2], device=q.device)[rows] + q_start
+    heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
+    wide, device = _wide(q.dtype), q.device
+    row = torch.arange(q.shape[2], device=device)[rows]
+    i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
-    j = torch.arange(m, device=q.device)
+    place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
-    i, j = i[:, None, None, :, None], j[None, None, None, None]
-    seen = j < length
+    i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
+    seen = place < length
     call = _call_of(q, k)
-    hidden = ~(_related(i, j + k_start, call) & seen)
-    kv_head = torch.arange(q.shape[1], device=q.device) // (q.shape[1] // k.shape[1])
-    keys = k.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
-    weight, norm, _ = _weights_of(
-        q[:, :, None, rows].to(wide),
-        keys,
-        i,
-        j + k_start,
-        hidden,
-        _lifted(_numbers(q, k, k, scale, kv_lengths)),
-        call,
-    )
+    hidden = ~(_related(i, j, call) & seen)
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def own(x):  # [batch, heads, n, c] -> [batch, heads, 1, rows, c]
+        return x.to(wide)[:, :, None, rows]
+
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, 1, m, c]
+        return x.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
+
+    numbers = _lifted(_numbers(q, k, k, scale, kv_lengths))
+    weight, norm, _ = _weights_of(own(q), windows(k), i, j, hidden, numbers, call)
     weight = weight if norm is None else weight * _reciprocal(norm)
     return weight[:, :, 0]
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from attncc.emit.widths import width_of
 from attncc.spec.expr import (
     And,
     Binary,
     BinaryOp,
     Call,
+    Channel,
     Compare,
     CompareOp,
     Const,
+    Entry,
     Expr,
     Indicator,
     Local,
@@ -27,7 +30,9 @@ from attncc.spec.expr import (
     Select,
     Symbol,
     Table,
+    Token,
     Type,
+    Width,
     names_in,
     type_of,
     walk,
@@ -131,6 +136,14 @@ TORCH = Dialect(
     real_operands=True,  # torch multiplies whole and plain numbers in its default type
 )
 
+
+def torch_dialect(rows: str) -> Dialect:
+    """TORCH where the tensor whose type numbers take has another name than `q`."""
+    if rows == "q":
+        return TORCH
+    return replace(TORCH, select=f"_where({{0}}, {{1}}, {{2}}, {rows})", real=f"({{0}}).to({rows}.dtype)")
+
+
 PATTERN = replace(TORCH, select="_where({0}, {1}, {2})")  # whole numbers only
 
 HOST = Dialect(
@@ -182,10 +195,18 @@ class Writer:
 
     def write(self, expr: Expr, context: int = _LOOSE) -> str:
         """The text of `expr`, bracketed where `context` binds tighter."""
-        if self.host is not None and _is_plain_number(expr):
+        if self.host is not None and self.is_plain(expr):
             return self.host.write(expr, context)
         level, written = self._written(expr)
         return f"({written})" if level < context else written
+
+    def is_plain(self, expr: Expr) -> bool:
+        """Whether an expression is a Python number at run time."""
+        return _is_plain_number(expr)
+
+    def is_whole(self, expr: Expr) -> bool:
+        """Whether an expression is a tensor of whole numbers."""
+        return type_of(expr) is Type.INT and bool(names_in(expr) & {Name.I, Name.J})
 
     def _written(self, expr: Expr) -> tuple[int, str]:
         match expr:
@@ -218,6 +239,12 @@ class Writer:
                 return self._table(values, index)
             case Call(function=function, arguments=arguments):
                 return self._call(expr, function, arguments)
+            case Channel():
+                return _ATOM, "channel"
+            case Width(vector=vector):
+                source = width_of(vector)
+                assert source is not None, "a vector that no tensor gives its width"
+                return _ATOM, f"{source}.shape[-1]"
             case _:
                 raise TypeError(f"no text for {type(expr).__name__}")
 
@@ -242,7 +269,7 @@ class Writer:
     def _operand(self, expr: Expr, operand: Expr, context: int) -> str:
         """An operand of arithmetic or of a function whose result is real."""
         needed = self.dialect.real_operands or isinstance(expr, Call)
-        if needed and type_of(expr) is Type.REAL and _is_position(operand):
+        if needed and type_of(expr) in (Type.REAL, Type.VECTOR) and self.is_whole(operand):
             return self.dialect.real.format(self.write(operand))
         return self.write(operand, context)
 
@@ -331,11 +358,6 @@ class Writer:
         return _ATOM, template.format(*written)
 
 
-def _is_position(expr: Expr) -> bool:
-    """Whether an expression is a tensor of whole numbers."""
-    return type_of(expr) is Type.INT and bool(names_in(expr) & {Name.I, Name.J})
-
-
 _PLAIN_NAMES = frozenset({Name.HEADS, Name.QUERIES, Name.KEYS, Name.WIDTH, Name.VALUE_WIDTH, Name.SCALE})
 
 
@@ -343,7 +365,7 @@ def _is_plain_number(expr: Expr) -> bool:
     """Whether an expression is a Python number at run time (a predicate or a constant needs no such care)."""
     if isinstance(expr, Const | Symbol) or type_of(expr) is Type.BOOL:
         return False
-    leaves = [node for node in walk(expr) if isinstance(node, Symbol | Local)]
+    leaves = [node for node in walk(expr) if isinstance(node, Symbol | Local | Token | Entry)]
     return all(isinstance(leaf, Symbol) and leaf.name in _PLAIN_NAMES for leaf in leaves)
 
 

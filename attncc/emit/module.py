@@ -4,153 +4,122 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from importlib import resources
 
 import jinja2
 
 from attncc.emit.finish import finish
-from attncc.emit.torch_form import Parts, TorchForm
+from attncc.emit.functional import FunctionalForm
+from attncc.emit.operands import Operands
+from attncc.emit.torch_form import TorchForm
 from attncc.emit.torch_library import library
+from attncc.emit.torch_texts import PassTexts
 from attncc.emit.triton_host import TritonForm
 from attncc.emit.writer import fill
+from attncc.graph.core import Kind
+from attncc.graph.ops import Op
 from attncc.plan.describe import cost_sentence, plan_sentence
-from attncc.plan.model import Plan, Slabs
+from attncc.plan.model import Plan
 from attncc.spec.expr import Name, Table, names_in, walk
-from attncc.spec.model import Align, Spec
+from attncc.spec.model import Spec
 from attncc.version import VERSION
 
 _CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*[-_.a-zA-Z0-9]+")  # how Python finds a file's encoding (PEP 263)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """What the template reads; texts are printed, numbers and flags decided elsewhere."""
-
-    spec: Spec
-    header: str
-    derivation: str
-    docstring: str
-    needs_math: bool
-    parts: Parts
-    slabs: Slabs
-    triton_text: str
-    launchers: str
-    library: str
-    scale: str  # "scale, " where the spec reads it
-    statistics: tuple[str, ...]
-    kept: tuple[str, ...]  # what forward returns beside `out`: row numbers, and what rounding took from `out`
-    kept_arguments: str
-    keep: str  # ", keep_residual" where backward reads it
-    row_numbers: tuple[str, ...]
-    row_numbers_text: str
-    totals_text: str
-    key_totals: dict[str, tuple[str, str | None]]
-    factor_numbers: tuple[str, ...]
-    has_lse: bool
-    lse_index: int
-    d_lse: str
-    d_lse_value: str
-    reads_delta: bool
-    hidden_statistics: str
-    number_count: int
-    numbers_call: str
-    numbers_call_k: str
-    operator: str
-    schema_numbers: str
-    schema_outputs: str
-    schema_kept: str
-    default_start: str
-    default_start_words: str
-    reach: tuple[int, int] | None
-    shifts: bool  # the pattern depends on i - j alone
-    table_length: int | None
-
-
 def emit(plan: Plan) -> str:
     """The module's text, formatted; the same for the same plan."""
     environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_template),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
     )
-    source = resources.files("attncc.emit").joinpath("module.py.jinja").read_text(encoding="utf-8")
-    context = _context(plan)
-    values = {name: getattr(context, name) for name in Context.__dataclass_fields__}
-
-    def factor_text(factor: str) -> str:
-        return f"numbers[{context.factor_numbers.index(factor)}]"
-
-    return finish(environment.from_string(source).render(**values, factor_text=factor_text))
+    return finish(environment.get_template("module.py.jinja").render(**_values(plan)))
 
 
-def _context(plan: Plan) -> Context:
+def _template(name: str) -> str:
+    return resources.files("attncc.emit").joinpath(name).read_text(encoding="utf-8")
+
+
+def _has_kernels(plan: Plan) -> bool:
+    """TEMPORARY, until Triton printers know every operation: whether kernels can be printed for a plan."""
+    kinds = (Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)
+    names = tuple(each.name for each in plan.core.operands)
+    ops = {node.op for graph in (plan.gpu.forward, plan.gpu.backward) for node in graph}
+    known = not ops & {Op.ENTRY, Op.CHANNELS, Op.SPREAD, Op.ADD}
+    return names == ("q", "k", "v") and len(plan.core.of_kind(*kinds)) == 3 and known and not plan.core.derived
+
+
+def _values(plan: Plan) -> dict[str, object]:
+    """What the template reads; texts are printed, numbers and flags decided elsewhere."""
     spec = plan.spec
-    torch_form, triton_form = TorchForm(plan), TritonForm(plan)
+    operands = Operands(spec, plan.core)
+    torch_form = TorchForm(plan, operands)
+    has_kernels = _has_kernels(plan)
+    triton_form = TritonForm(plan) if has_kernels else None
     parts = torch_form.parts()
-    triton_text = triton_form.kernel_text()
-    launchers = triton_form.launchers()
+    triton_text = triton_form.kernel_text() if triton_form is not None else ""
+    launchers = triton_form.launchers() if triton_form is not None else ""
     statistics = tuple(name for name in plan.torch.forward.outputs if name != "out")
     kept = (*statistics, "residual") if plan.reads_delta else statistics
     lse_index = 1 + statistics.index("lse") if plan.has_lse else 0
-    scale = "scale, " if spec.reads_scale else ""
-    row_numbers = tuple(node.name for node in torch_form.backward.statistics)
-    key_totals = torch_form.key_totals()
-    added = {total: name for name, (total, _) in key_totals.items()}
-    totals = [f"{added[name]}[own]" for name in torch_form._added()]
+    texts = PassTexts(plan, operands, torch_form)
+    functional = FunctionalForm(plan, operands, torch_form, texts)
+    prologue = functional.prologue()
+    passes = texts.values()
+    interface = functional.values()
     used = (
         parts.used
-        | triton_form.host_used
+        | torch_form.used
+        | functional.used
+        | (triton_form.host_used if triton_form is not None else set())
         | {"_reciprocal"}
         | ({"_table"} if "_table(" in launchers + parts.numbers else set())
     )
-    numbers_scale = "scale" if spec.reads_scale else "None"
-    numbers_call = f"_numbers(q, k, v, {numbers_scale}, kv_lengths)" if parts.numbers else "()"
-    body = "".join((parts.pattern, parts.numbers, parts.slabs, parts.plain, launchers))
-    return Context(
-        spec=spec,
-        header=_header(plan),
-        derivation=_derivation(plan),
-        docstring=_docstring(spec),
-        needs_math="math." in body,
-        parts=parts,
-        slabs=plan.slabs,
-        triton_text=triton_text,
-        launchers=launchers,
-        library=library(frozenset(used)),
-        scale=scale,
-        statistics=statistics,
-        kept=kept,
-        kept_arguments="".join(f"{name}, " for name in kept),
-        keep=", keep_residual" if plan.reads_delta else "",
-        row_numbers=row_numbers,
-        row_numbers_text="".join(f"{name}_rows, " for name in row_numbers),
-        totals_text=", ".join(totals),
-        key_totals=key_totals,
-        factor_numbers=tuple(node.name for node in torch_form.uniform()),
-        has_lse=plan.has_lse,
-        lse_index=lse_index,
-        d_lse="d_lse, " if plan.has_lse else "",
-        d_lse_value=f"d_statistics[{lse_index - 1}], " if plan.has_lse else "",
-        reads_delta=plan.reads_delta,
-        hidden_statistics=", ".join(
+    body = "".join((parts.pattern, parts.numbers, parts.slabs, parts.plain, launchers, prologue))
+    return {
+        **passes,
+        **interface,
+        "spec": spec,
+        "header": _header(plan),
+        "derivation": _derivation(plan),
+        "docstring": _docstring(spec),
+        "needs_math": "math." in body,
+        "parts": parts,
+        "slabs": plan.slabs,
+        "has_kernels": has_kernels,
+        "triton_text": triton_text,
+        "launchers": launchers,
+        "prologue": prologue,
+        "library": library(frozenset(used)),
+        "scale": "scale, " if spec.reads_scale else "",
+        "statistics": statistics,
+        # What forward returns beside `out`: row numbers, and what rounding took from `out`.
+        "kept": kept,
+        "kept_arguments": "".join(f"{name}, " for name in kept),
+        "keep": ", keep_residual" if plan.reads_delta else "",
+        "has_lse": plan.has_lse,
+        "lse_index": lse_index,
+        "d_lse": "d_lse, " if plan.has_lse else "",
+        "d_lse_value": f"d_statistics[{lse_index - 1}], " if plan.has_lse else "",
+        "reads_delta": plan.reads_delta,
+        "hidden_statistics": ", ".join(
             f"output[{at + 1}]" for at, name in enumerate(kept) if name != "lse" or not plan.has_lse
         ),
-        number_count=3 if spec.reads_scale else 2,
-        numbers_call=numbers_call,
-        numbers_call_k=numbers_call.replace("q, k, v", "q, k, k"),
-        operator=f"{spec.name}_{_digest(plan)[:8]}",
-        schema_numbers="float scale, " if spec.reads_scale else "",
-        schema_outputs="Tensor" if not kept else f"({', '.join(['Tensor'] * (1 + len(kept)))})",
-        schema_kept="".join(f"Tensor {name}, " for name in kept),
-        default_start="0" if spec.align is Align.START else "k_start + k.shape[2] - q.shape[2]",
-        default_start_words="0" if spec.align is Align.START else "so that rows and keys end together",
-        reach=_reach(plan),
-        shifts=_shifts(plan),
-        table_length=_table_length(spec),
-    )
+        "number_count": 3 if spec.reads_scale else 2,
+        "operator": f"{spec.name}_{_digest(plan)[:8]}",
+        "schema_numbers": "float scale, " if spec.reads_scale else "",
+        "schema_outputs": "Tensor" if not kept else f"({', '.join(['Tensor'] * (1 + len(kept)))})",
+        "schema_kept": "".join(f"Tensor {name}, " for name in kept),
+        "reach": _reach(plan),
+        # Sums over channels are loops, which a compiler would write out; the operator keeps them.
+        "plain_when_compiled": not plan.torch.forward.find(Op.CHANNELS),
+        "shifts": _shifts(plan),
+        "table_length": _table_length(spec),
+    }
 
 
 def _shifts(plan: Plan) -> bool:

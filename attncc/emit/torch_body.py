@@ -1,18 +1,39 @@
 """Tile program → torch statements: numbers of pairs as tensors, in place where nothing else needs the old value.
 
-A tile of pairs is [batch, heads, rows, keys]; numbers of a row are [batch, heads, rows, 1], of a key [keys]. Vectors
-are folded to [batch * kv heads, group * rows, width] and [batch * kv heads, keys, width] for the products.
+A tile of pairs is [batch, heads, rows, keys]; numbers of a row are [batch, heads, rows, 1], of a key [keys] or
+[batch, heads, 1, keys]. Vectors are folded to [batch * kv heads, group * rows, width] and
+[batch * kv heads, keys, width] for the products.
 """
 
 from __future__ import annotations
 
-from attncc.emit.expressions import HOST, TORCH
+from itertools import takewhile
+
+from attncc.emit.expressions import HOST, torch_dialect
 from attncc.emit.expressions import Writer as ExpressionWriter
+from attncc.emit.operands import Operands
 from attncc.emit.tile import Kernel, Sweep
+from attncc.emit.torch_channels import print_channels, print_spreads
 from attncc.emit.writer import Writer
+from attncc.graph.core import Kind
 from attncc.graph.ir import Node, peaked
 from attncc.graph.ops import Axis, Op
-from attncc.spec.expr import Binary, BinaryOp, Call, Const, Expr, Local, Name, Negate, Type, names_in, type_of, walk
+from attncc.spec.expr import (
+    Binary,
+    BinaryOp,
+    Call,
+    Const,
+    Entry,
+    Expr,
+    Local,
+    Name,
+    Negate,
+    Type,
+    names_in,
+    substitute,
+    type_of,
+    walk,
+)
 
 SYMBOLS = {
     Name.I: "i",
@@ -54,16 +75,26 @@ class TorchBody:
         in_place: whether dead tensors are overwritten; off where autograd must see every step.
     """
 
-    def __init__(self, writer: Writer, kernel: Kernel, used: set[str], *, in_place: bool) -> None:
+    def __init__(self, writer: Writer, kernel: Kernel, operands: Operands, used: set[str], *, in_place: bool) -> None:
         self.writer = writer
         self.kernel = kernel
+        self.operands = operands
+        self.rows = operands.core.rows  # its type and device are those of everything
         self.used = used
         self.in_place = in_place
         self.rename: dict[str, str] = {}
         self.workspaces = 0
         self.rescaled: frozenset[str] = frozenset()  # sums of the sweep that is being printed
         self.fused: set[str] = set()  # numbers that a product has computed already
+        self.products: dict[str, Expr] = {}  # numbers as they are once a product has multiplied by a scalar
         self.tiles = {node.name for sweep in kernel.sweeps for node in sweep.body}
+        # Entries may lack axes of batch entries, heads, rows or keys; what stands in their memory may be others' too.
+        entries = {node.name for sweep in kernel.sweeps for node in sweep.body if node.op is Op.ENTRY}
+        self.full = self.tiles - entries
+        core = operands.core
+        statistics = {node.name for node in kernel.statistics}
+        self.of_rows = {each.name for each in core.of_kind(Kind.ROW_NUMBER)} | statistics
+        self.of_keys = {each.name for each in core.of_kind(Kind.COLUMN_NUMBER)}
 
     # --- expressions ------------------------------------------------------------------------------------------
 
@@ -71,7 +102,7 @@ class TorchBody:
         """The expression out of place."""
         host = ExpressionWriter(HOST, lambda name: SYMBOLS[name], lambda name: name)
         writer = ExpressionWriter(
-            TORCH, lambda name: SYMBOLS[name], lambda name: self.rename.get(name, name), host=host
+            torch_dialect(self.rows), lambda name: SYMBOLS[name], lambda name: self.rename.get(name, name), host=host
         )
         text = writer.write(expr, context)
         self.used |= writer.used
@@ -85,8 +116,17 @@ class TorchBody:
         text, owned = self._compile(expr, once)
         return text if owned else f"{text}.clone()" if isinstance(expr, Local) else text
 
+    def tile_value(self, expr: Expr) -> tuple[str, bool]:
+        """The expression with every named tile left as it is, and whether its own memory is new and has all axes."""
+        return self._compile(expr, set())
+
     def _holds_tile(self, expr: Expr) -> bool:
-        return any(isinstance(node, Local) and node.name in self.tiles for node in walk(expr))
+        return any(isinstance(node, Local) and node.name in self.tiles for node in walk(expr)) or self.is_full(expr)
+
+    def is_full(self, expr: Expr) -> bool:
+        """Whether a number of pairs has all axes, because it reads one that has, or one of rows and one of keys."""
+        read = {node.name for node in walk(expr) if isinstance(node, Local)}
+        return bool(read & self.full) or bool(read & self.of_rows and read & self.of_keys)
 
     def _compile(self, expr: Expr, dead: set[str]) -> tuple[str, bool]:
         """Text of a tile, and whether its memory may be overwritten."""
@@ -95,40 +135,46 @@ class TorchBody:
                 return self.rename.get(name, name), name in dead
             case Negate(operand=operand):
                 text, owned = self._compile(operand, dead)
-                return (f"{text}.neg_()", True) if owned else (f"(-{text})", True)
+                return (f"{text}.neg_()", True) if owned else (f"(-{text})", self.is_full(expr))
             case Binary(op=op, left=left, right=right) if op in _METHOD:
-                return self._arithmetic(op, left, right, dead)
+                return self._arithmetic(expr, op, left, right, dead)
             case Binary(op=BinaryOp.POWER, left=left, right=Const(value=power)) if self._holds_tile(left):
                 text, owned = self._compile(left, dead)
                 suffix = "_" if owned else ""
-                return (f"{text}.square{suffix}()" if power == 2 else f"{text}.pow{suffix}({power})"), True
-            case Call(function=function, arguments=(argument,)) if function in _IN_PLACE:
+                written = f"{text}.square{suffix}()" if power == 2 else f"{text}.pow{suffix}({power})"
+                return written, self.is_full(expr)
+            case Call(function=function, arguments=(argument,)) if function in _IN_PLACE and self._holds_tile(argument):
                 text, owned = self._compile(argument, dead)
-                return (f"{text}.{_IN_PLACE[function]}()", True) if owned else (f"torch.{function}({text})", True)
+                written = f"{text}.{_IN_PLACE[function]}()" if owned else f"torch.{function}({text})"
+                return written, self.is_full(expr)
             case _:
-                return f"({self.plain(expr)})" if isinstance(expr, Binary) else self.plain(expr), True
+                written = f"({self.plain(expr)})" if isinstance(expr, Binary) else self.plain(expr)
+                return written, self.is_full(expr)
 
-    def _arithmetic(self, op: BinaryOp, left: Expr, right: Expr, dead: set[str]) -> tuple[str, bool]:
+    def _arithmetic(self, expr: Expr, op: BinaryOp, left: Expr, right: Expr, dead: set[str]) -> tuple[str, bool]:
+        full = self.is_full(expr)
         if not self._holds_tile(right):
             text, owned = self._compile(left, dead)
             other = self.plain(right)
             if owned:
                 return f"{text}.{_METHOD[op]}({other})", True
-            return f"({text} {op.value} {self.plain(right, 6)})", True
+            return f"({text} {op.value} {self.plain(right, 6)})", full
         text, owned = self._compile(right, dead)
         if not self._holds_tile(left):
-            return self._from_right(op, self.plain(left), self.plain(left, 5), text, owned)
+            return self._from_right(op, self.plain(left), self.plain(left, 5), text, owned, full)
         first, first_owned = self._compile(left, dead)
         if first_owned:
             return f"{first}.{_METHOD[op]}({text})", True
         if owned and op in (BinaryOp.ADD, BinaryOp.MULTIPLY, BinaryOp.SUBTRACT):
-            return self._from_right(op, first, first, text, owned)
-        return f"({first} {op.value} {text})", True
+            return self._from_right(op, first, first, text, owned, full)
+        return f"({first} {op.value} {text})", full
 
-    def _from_right(self, op: BinaryOp, left: str, bracketed: str, text: str, owned: bool) -> tuple[str, bool]:
+    def _from_right(
+        self, op: BinaryOp, left: str, bracketed: str, text: str, owned: bool, full: bool
+    ) -> tuple[str, bool]:
         """left op right where only the right one may be overwritten."""
         if not owned:
-            return f"({bracketed} {op.value} {text})", True
+            return f"({bracketed} {op.value} {text})", full
         match op:
             case BinaryOp.ADD | BinaryOp.MULTIPLY:
                 return f"{text}.{_METHOD[op]}({left})", True
@@ -143,10 +189,17 @@ class TorchBody:
         """The statements for one chunk of keys; accumulators exist already."""
         self.rescaled = sweep.rescaled
         steps = self._order(sweep)
+        spread: set[str] = set()
         for at, node in enumerate(steps):
             later = {name for each in steps[at + 1 :] for name in each.inputs}
-            dead = {name for name in node.inputs if name in self.tiles and name not in later}
-            self._print(node, dead)
+            dead = {name for name in node.inputs if name in self.full and name not in later}
+            if node.op is not Op.SPREAD:
+                self._print(node, dead)
+            elif node.name not in spread:  # gradients of vectors that meet go over the channels together
+                together = list(takewhile(lambda each: each.op is Op.SPREAD, steps[at:]))
+                together = [each for each in together if each.width == node.width]
+                spread |= {each.name for each in together}
+                print_spreads(self, together)
 
     def _order(self, sweep: Sweep) -> list[Node]:
         """Body and reductions, each reduction right after what it reduces, so that memory can be reused at once."""
@@ -176,13 +229,15 @@ class TorchBody:
                 self._print_dot(node)
             case Op.NUMBER if node.name in self.fused:
                 return
-            case Op.NUMBER if not self._is_full(node):
-                self.used.add("_tile" if self.in_place else "_spread")
-                text = self.plain(node.value)
-                tile = f"_tile({text}, q, shape, chunk)" if self.in_place else f"_spread({text}, q, hidden.shape[-1])"
-                self.writer.line(f"{node.name} = {tile}")
+            case Op.ENTRY:
+                self._print_entry(node)
+            case Op.CHANNELS:
+                print_channels(self, node)
+            case Op.NUMBER if not self.is_full(node.value):
+                self.writer.line(f"{node.name} = {self.tile(self.plain(node.value))}")
             case Op.NUMBER:
-                self.writer.line(f"{node.name} = {self.value(node.value, dead)}")
+                value = self.products.get(node.name, node.value)
+                self.writer.line(f"{node.name} = {self.value(value, dead)}")
             case Op.RESTRICT:
                 self._print_restrict(node, dead)
             case Op.PEAK:
@@ -194,9 +249,12 @@ class TorchBody:
             case _:
                 raise TypeError(f"{node.op} in a sweep")
 
-    def _is_full(self, node: Node) -> bool:
-        """Whether a number of pairs reads one that has all axes, so that it has them itself."""
-        return any(isinstance(each, Local) and each.name in self.tiles for each in walk(node.value))
+    def tile(self, text: str) -> str:
+        """A number of pairs that lacks axes, with all of them."""
+        self.used.add("_tile" if self.in_place else "_spread")
+        if self.in_place:
+            return f"_tile({text}, {self.rows}, shape, chunk)"
+        return f"_spread({text}, {self.rows}, hidden.shape[-1])"
 
     def print_row(self, node: Node, rows: set[str]) -> None:
         """A number of rows; `rows` names those that have all axes, and takes up this one."""
@@ -204,10 +262,10 @@ class TorchBody:
         if self.in_place and Axis.ROW in node.axes:
             if not any(name in rows for name in node.inputs):
                 self.used.add("_row")
-                text = f"_row({text}, q, shape)"
+                text = f"_row({text}, {self.rows}, shape)"
             rows.add(node.name)
         elif Axis.ROW in node.axes and type_of(node.value) is Type.INT:
-            text = f"({text}).to(q.dtype)"
+            text = f"({text}).to({self.rows}.dtype)"
         self.writer.line(f"{node.name} = {text}")
 
     def _print_dot(self, node: Node) -> None:
@@ -223,16 +281,21 @@ class TorchBody:
             self.writer.line(f"{node.name} = _scores({row}, {column})")
 
     def _scaled_by_product(self, dot: Node) -> tuple[str, str]:
-        """The number that a dot product becomes at once when it is only multiplied by a scalar."""
+        """The number that a dot product becomes at once, and a factor, where its one reader multiplies by a scalar."""
         users = [node for sweep in self.kernel.sweeps for node in sweep.body if dot.name in node.inputs]
-        if len(users) == 1 and users[0].op is Op.NUMBER:
-            match users[0].expr:
+        if len(users) != 1 or users[0].op is not Op.NUMBER:
+            return dot.name, ""
+        number, read = users[0], [each for each in walk(users[0].value) if each == Local(dot.name)]
+        for part in walk(number.value) if len(read) == 1 else ():
+            match part:
                 case Binary(
                     op=BinaryOp.MULTIPLY, left=Local(name=scalar) | Const(value=scalar), right=Local(name=dot.name)
-                ):
-                    if isinstance(scalar, float | int) or self._is_scalar(scalar):
-                        self.fused.add(users[0].name)
-                        return users[0].name, f", {scalar}"
+                ) if isinstance(scalar, float | int) or self._is_scalar(scalar):
+                    if part == number.value:
+                        self.fused.add(number.name)
+                        return number.name, f", {scalar}"
+                    self.products[number.name] = substitute(number.value, {part: Local(dot.name)})
+                    return dot.name, f", {scalar}"
         return dot.name, ""
 
     def _is_scalar(self, name: str) -> bool:
@@ -247,12 +310,16 @@ class TorchBody:
         source, fill = node.inputs[0], self.plain(_real(node.value))
         text = self.rename.get(source, source)
         if source not in self.tiles:  # a constant: one small tile serves all heads
-            shape = "q.new_full((1, 1, shape[2], chunk.count), "
-            tile = f"{shape}{source})" if self.in_place else f"torch.full_like(hidden, {source}, dtype=q.dtype)"
+            shape = f"{self.rows}.new_full((1, 1, shape[2], chunk.count), "
+            alike = f"torch.full_like(hidden, {source}, dtype={self.rows}.dtype)"
+            tile = f"{shape}{source})" if self.in_place else alike
             hide = f"_hide({tile}, chunk, {fill}, call)" if self.in_place else f"{tile}.masked_fill(hidden, {fill})"
             self.writer.line(f"{node.name} = {hide}")
         elif not self.in_place:
-            self.writer.line(f"{node.name} = {text}.masked_fill(hidden, {fill})")
+            whole = text if source in self.full else self.tile(text)
+            self.writer.line(f"{node.name} = {whole}.masked_fill(hidden, {fill})")
+        elif source not in self.full:
+            self.writer.line(f"{node.name} = _hide({self.tile(text)}, chunk, {fill}, call)")
         elif source in dead:
             self.rename[node.name] = text
             self.writer.line(f"_hide({text}, chunk, {fill}, call)")
@@ -276,7 +343,7 @@ class TorchBody:
         text = f"{largest[0]}.detach().amax(-1, keepdim=True)"
         for each in largest[1:]:
             text = f"torch.maximum({text}, {each}.detach().amax(-1, keepdim=True))"
-        start = "torch.finfo(q.dtype).min" if node.expr is None else self.plain(node.expr)
+        start = f"torch.finfo({self.rows}.dtype).min" if node.expr is None else self.plain(node.expr)
         self.used.add("_maximum")
         self.writer.line(f"peak = _maximum({text}, {start})")
 
@@ -285,18 +352,59 @@ class TorchBody:
         if not self.in_place:
             self.writer.line(f"{node.name} = {source}.sum(-1, keepdim=True)")
             return
-        shrink = ".mul_(shrink)" if node.name in self.rescaled else ""
-        self.writer.line(f"{node.name}{shrink}.add_({source}.sum(-1, keepdim=True))")
+        match node.axes:
+            case (Axis.COLUMN,):
+                self.used.add("_of_keys")
+                self.writer.line(f"{node.name}[:, :, chunk.keys].add_(_of_keys({source}, {node.name}))")
+            case (Axis.OFFSET,):
+                self.used.add("_add_diagonals")
+                self.writer.line(f"_add_diagonals({node.name}, {source}{self._inner(node)}, slab, chunk, call)")
+            case (Axis.TABLE,):
+                self.used.add("_add_entries")
+                at = ", ".join(self.indices(node.value))
+                self.writer.line(f"_add_entries({node.name}, {source}{self._inner(node)}, {at})")
+            case _:
+                shrink = ".mul_(shrink)" if node.name in self.rescaled else ""
+                self.writer.line(f"{node.name}{shrink}.add_({source}.sum(-1, keepdim=True))")
+
+    def _inner(self, node: Node) -> str:
+        """A factor of batch entries, which has to come before entries are added up."""
+        users = [each for each in self.kernel.at_last if each.op is Op.MULTIPLY and each.inputs[0] == node.name]
+        factors = [each.inputs[1] for each in users if not self._is_scalar(each.inputs[1])]
+        return f" * {factors[0]}" if factors else ""
+
+    # --- numbers looked up ------------------------------------------------------------------------------------
+
+    def _print_entry(self, node: Node) -> None:
+        source = node.inputs[0]
+        if node.expr is not None:
+            self.used.add("_picked")
+            at = ", ".join(self.indices(node.value))
+            self.writer.line(f"{node.name} = _picked({source}, {at})")
+        elif self.in_place:
+            self.used.add("_by_distance")
+            self.writer.line(f"{node.name} = _by_distance({source}, slab, chunk, call)")
+        else:
+            self.rename[node.name] = source  # the caller has spread it over the pairs
+
+    def indices(self, expr: Expr) -> list[str]:
+        """The texts of the indices of an entry, that of the batch entry first where the table has one."""
+        assert isinstance(expr, Entry)
+        written = [self.plain(each) for each in expr.indices]
+        if self.operands.has_batch(self.operands.core[expr.name]):
+            self.used.add("_batch_entries")
+            written.insert(0, f"_batch_entries({expr.name}, {4 if self.in_place else 5})")
+        return written
 
     def _print_contract(self, node: Node) -> None:
         source, operand = node.inputs
         if not self.in_place:
             return  # the caller contracts the weights that it is given
-        pairs = f"_pairs({self.rename.get(source, source)}, q)"
+        pairs = f"_pairs({self.rename.get(source, source)}, {self.rows})"
         if Axis.COLUMN in node.axes:  # scattered to the keys of this chunk
             self.writer.line(f"{node.name}[:, chunk.keys].baddbmm_({pairs}.mT, {operand})")
             return
-        shrink = ".mul_(_pairs(shrink, q))" if node.name in self.rescaled else ""
+        shrink = f".mul_(_pairs(shrink, {self.rows}))" if node.name in self.rescaled else ""
         self.writer.line(f"{node.name}{shrink}.baddbmm_({pairs}, {operand}_tile)")
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from attncc.emit.expressions import HOST, PATTERN, TORCH, Dialect
+from attncc.emit.expressions import HOST, PATTERN, TORCH, Dialect, torch_dialect
 from attncc.emit.expressions import Writer as ExpressionWriter
+from attncc.emit.operands import Operands, read_by_pairs
+from attncc.emit.symbols import with_numbers
 from attncc.emit.tile import Kernel, Sweep, schedule
 from attncc.emit.torch_body import SYMBOLS, TorchBody
+from attncc.emit.torch_channels import vectors_by_channel
 from attncc.emit.writer import Writer
+from attncc.graph.core import Kind, Operand
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
 from attncc.plan.model import Plan
 from attncc.plan.ranges import HeadClass, Interval, Segment, plus
-from attncc.spec.expr import TRUE, Expr, Name, names_in
+from attncc.rewrite.backward import gradient_name
+from attncc.spec.expr import TRUE, Expr, Local, Name, names_in, walk
 from attncc.spec.text import text
 
 _FAR = "_FAR"
@@ -32,21 +38,16 @@ class Parts:
     used: frozenset[str]
 
 
-def plan_kernels(plan: Plan) -> tuple[Kernel, Kernel]:
-    """The torch form's forward and backward, both by slabs of rows; gradients of keys are added up over slabs."""
-    forward, backward = plan.torch.forward, plan.torch.backward
-    return (
-        schedule("forward", forward, Axis.ROW, forward.outputs),
-        schedule("backward", backward, Axis.ROW, backward.outputs),
-    )
-
-
 class TorchForm:
-    """Prints the functions of one plan."""
+    """Prints the functions of one plan: forward and backward by slabs of rows, to which gradients of others add up."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, operands: Operands) -> None:
         self.plan = plan
-        self.forward, self.backward = plan_kernels(plan)
+        self.operands = operands
+        self.forward_graph, self.backward_graph = with_numbers(plan.torch.forward), with_numbers(plan.torch.backward)
+        self.forward = schedule("forward", self.forward_graph, Axis.ROW, self.forward_graph.outputs)
+        self.backward = schedule("backward", self.backward_graph, Axis.ROW, self.backward_graph.outputs)
+        self.rows = operands.core.rows
         self.used: set[str] = set()
 
     def parts(self) -> Parts:
@@ -167,10 +168,9 @@ class TorchForm:
     # --- slabs ------------------------------------------------------------------------------------------------
 
     def _reads_positions(self, kernel: Kernel) -> set[Name]:
-        numbers = [node for sweep in kernel.sweeps for node in (*sweep.body, *sweep.numbers) if node.op is Op.NUMBER]
-        numbers += [node for node in (*kernel.before, *kernel.after) if node.op is Op.NUMBER]
-        peaks = [node.expr for sweep in kernel.sweeps for node in sweep.reductions if node.op is Op.PEAK and node.expr]
-        return {name for expr in (*(node.value for node in numbers), *peaks) for name in names_in(expr)}
+        nodes = [node for sweep in kernel.sweeps for node in (*sweep.body, *sweep.numbers, *sweep.reductions)]
+        nodes += [*kernel.before, *kernel.after]
+        return {name for node in nodes if node.expr is not None for name in _positions(node)}
 
     def _print_unpacking(self, writer: Writer, kernel: Kernel) -> None:
         """Names for the call-wide numbers that a kernel reads."""
@@ -192,25 +192,41 @@ class TorchForm:
         self._print_unpacking(writer, kernel)
         positions = self._reads_positions(kernel)
         if Name.I in positions:
-            writer.line("i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]")
+            writer.line(f"i = torch.arange(slab.first, slab.last + 1, device={self.rows}.device)[:, None]")
+        for name in vectors_by_channel(kernel):
+            if self.operands.core[name].kind is Kind.ROW_VECTOR:
+                self.used.add("_channels_of_rows")
+                writer.line(f"{name}_by = _channels_of_rows({name}, shape)")
 
-    def _print_chunk(self, writer: Writer, kernel: Kernel, at: int) -> None:
+    def _print_chunk(self, writer: Writer, body: TorchBody, kernel: Kernel, at: int) -> None:
         sweep = kernel.sweeps[at]
-        for node in sweep.loads:
-            if node.op is Op.OPERAND:
-                writer.line(f"{node.name}_tile = _flat({node.name}[:, :, chunk.keys], q.dtype)")
-        read = {name for node in (*sweep.body, *sweep.numbers) if node.op is Op.NUMBER for name in names_in(node.value)}
-        if Name.J in read:
-            writer.line("j = chunk.start + torch.arange(chunk.count, device=q.device)")
+        multiplied = {name for node in (*sweep.body, *sweep.reductions) for name in node.inputs if _multiplies(node)}
+        by_channel = vectors_by_channel(kernel)
+        numbers = {each.name for each in _locals(node for node in (*sweep.body, *sweep.numbers, *sweep.reductions))}
+        for operand in self.operands.core.of_kind(Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER):
+            name = operand.name
+            if name in multiplied:
+                writer.line(f"{name}_tile = _flat({name}[:, :, chunk.keys], {self.rows}.dtype)")
+            if name in by_channel:
+                self.used.add("_channels_of_keys")
+                writer.line(f"{name}_by = _channels_of_keys({name}, chunk, shape, {self.rows}.dtype)")
+            if operand.kind is Kind.COLUMN_NUMBER and name in numbers:
+                self.used.add("_by_key")
+                body.rename[name] = f"{name}_tile"
+                writer.line(f"{name}_tile = _by_key({name}, chunk, shape)")
+        if any(Name.J in _positions(node) for node in (*sweep.body, *sweep.numbers, *sweep.reductions)):
+            writer.line(f"j = chunk.start + torch.arange(chunk.count, device={self.rows}.device)")
 
     def _print_forward(self, writer: Writer) -> int:
-        kernel, outputs = self.forward, self.plan.torch.forward.outputs
-        body = TorchBody(writer, kernel, self.used, in_place=True)
-        with writer.block("def _forward_slab(q, k, v, numbers, slab, chunks, work, call):"):
-            writer.line('"""The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""')
+        kernel, outputs = self.forward, self.forward_graph.outputs
+        body = TorchBody(writer, kernel, self.operands, self.used, in_place=True)
+        names = ", ".join(self.operands.names)
+        with writer.block(f"def _forward_slab({names}, numbers, slab, chunks, work, call):"):
+            shape = "[batch * kv heads, group * rows, d]"
+            writer.line(f'"""The vectors and row numbers of one slab; {self.rows} is {shape}."""')
             writer.line("shape = slab.shape")
             self._print_start(writer, kernel)
-            rows = {node.name for sweep in kernel.sweeps for node in sweep.reductions}
+            rows = {node.name for sweep in kernel.sweeps for node in sweep.reductions} | body.of_rows
             for node in kernel.before:
                 body.print_row(node, rows)
             for at, sweep in enumerate(kernel.sweeps):
@@ -218,7 +234,7 @@ class TorchForm:
                     body.print_row(node, rows)
                 self._print_accumulators(writer, sweep)
                 with writer.block("for chunk in chunks:"):
-                    self._print_chunk(writer, kernel, at)
+                    self._print_chunk(writer, body, kernel, at)
                     for node in sweep.numbers:
                         body.print_row(node, rows)
                     body.print_sweep(sweep)
@@ -229,39 +245,53 @@ class TorchForm:
         return body.workspaces
 
     def _print_accumulators(self, writer: Writer, sweep: Sweep) -> None:
+        q = self.rows
         for node in sweep.reductions:
             if node.op is Op.PEAK:
-                start = "torch.finfo(q.dtype).min" if node.expr is None else "0.0"
-                writer.line(f"peak = q.new_full((*shape[:3], 1), {start})")
+                start = f"torch.finfo({q}.dtype).min" if node.expr is None else "0.0"
+                writer.line(f"peak = {q}.new_full((*shape[:3], 1), {start})")
                 if node.expr is not None:
                     writer.line(f"peak = peak + {self._peak_start(node.expr)}")
+            elif Axis.ROW not in node.axes:
+                continue  # a total over slabs
             elif node.op is Op.SUM:
-                writer.line(f"{node.name} = q.new_zeros((*shape[:3], 1))")
-            elif Axis.COLUMN not in node.axes:
-                width = "v.shape[-1]" if Axis.VALUE in node.axes else "q.shape[-1]"
-                writer.line(f"{node.name} = q.new_zeros((*q.shape[:2], {width}))")
+                writer.line(f"{node.name} = {q}.new_zeros((*shape[:3], 1))")
+            else:
+                writer.line(f"{node.name} = {q}.new_zeros((*{q}.shape[:2], {self._width(node)}))")
+
+    def _width(self, node: Node) -> str:
+        """The text of the width of a row's vectors: of the vector that they are the gradient of, or of the values."""
+        if Axis.VALUE in node.axes:
+            return f"{self.operands.core.values}.shape[-1]"
+        return f"{next(each.name for each in self.operands if each.width == node.width)}.shape[-1]"
 
     def _peak_start(self, expr: Expr) -> str:
-        expressions = self._expressions()
+        expressions = self._expressions(torch_dialect(self.rows))
         written = expressions.write(expr, 5)
         self.used |= expressions.used
         return written
 
     def _print_after(self, writer: Writer, body: TorchBody, kernel: Kernel, rows: set[str]) -> None:
+        q = self.rows
         for node in kernel.after:
             match node.op:
                 case Op.DIVIDE:
-                    divisor = self.plan.torch.forward[node.inputs[1]]
+                    divisor = self.forward_graph[node.inputs[1]]
                     self.used.add("_reciprocal")
                     if divisor.axes:
-                        writer.line(f"{node.name} = {node.inputs[0]}.mul_(_pairs(_reciprocal({divisor.name}), q))")
+                        writer.line(f"{node.name} = {node.inputs[0]}.mul_(_pairs(_reciprocal({divisor.name}), {q}))")
                     elif divisor.name in tables_of(self.uniform()):
                         self.used.add("_per_row")
-                        writer.line(f"{node.name} = {node.inputs[0]} * _per_row(_reciprocal({divisor.name}), slab, q)")
+                        per_row = f"_per_row(_reciprocal({divisor.name}), slab, {q})"
+                        writer.line(f"{node.name} = {node.inputs[0]} * {per_row}")
                     else:
                         writer.line(f"{node.name} = {node.inputs[0]} * _reciprocal({divisor.name})")
                 case Op.MULTIPLY:
-                    writer.line(f"{node.name} = {node.inputs[0]} * {self._folded(node.inputs[1])}")
+                    is_number = Axis.FEATURE not in node.axes and Axis.VALUE not in node.axes
+                    factor = node.inputs[1] if is_number else self._folded(node.inputs[1])
+                    writer.line(f"{node.name} = {node.inputs[0]} * {factor}")
+                case Op.ADD:
+                    writer.line(f"{node.name} = {' + '.join(node.inputs)}")
                 case _:
                     body.print_row(node, rows)
 
@@ -270,55 +300,52 @@ class TorchForm:
         if name not in tables_of(self.uniform()):
             return name
         self.used.add("_per_row")
-        return f"_per_row({name}, slab, q)"
+        return f"_per_row({name}, slab, {self.rows})"
 
     def _print_backward(self, writer: Writer) -> int:
         kernel = self.backward
-        body = TorchBody(writer, kernel, self.used, in_place=True)
+        body = TorchBody(writer, kernel, self.operands, self.used, in_place=True)
         statistics = [node.name for node in kernel.statistics]
-        arguments = ", ".join(["q", "k", "v", "d_out", *statistics, *self._added()])
+        arguments = ", ".join([*self.operands.names, "d_out", *statistics, *self.added()])
         with writer.block(f"def _backward_slab({arguments}, numbers, slab, chunks, work, call):"):
-            writer.line('"""Gradients of one slab: returns that of q and adds those of k and v to their totals."""')
+            own = [each.name for each in self.operands.row_gradients(self.backward_graph)]
+            others = [operand.name for operand, _ in self.operands.totals(self.backward_graph).values()]
+            returned = f"returns {_that_of(own)} and adds" if own else "adds"
+            writer.line(f'"""Gradients of one slab: {returned} {_those_of(others)} to their totals."""')
             writer.line("shape = slab.shape")
             if "lse" in statistics:
                 writer.line(
                     "lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0"
                 )
             self._print_start(writer, kernel)
-            rows = {node.name for node in (*kernel.sweeps[0].reductions, *kernel.statistics)}
+            rows = {node.name for node in kernel.sweeps[0].reductions} | body.of_rows
             self._print_accumulators(writer, kernel.sweeps[0])
             for node in kernel.before:
                 body.print_row(node, rows)
             with writer.block("for chunk in chunks:"):
-                self._print_chunk(writer, kernel, 0)
+                self._print_chunk(writer, body, kernel, 0)
                 for node in kernel.sweeps[0].numbers:
                     body.print_row(node, rows)
                 body.print_sweep(kernel.sweeps[0])
             self._print_after(writer, body, kernel, rows)
-            writer.line("return dq" if "dq" in self.plan.torch.backward.outputs else "return torch.zeros_like(q)")
+            names = [gradient_name(each) for each in own]
+            writer.line(f"return {', '.join(names)}{',' * (len(names) == 1)}" if names else "return ()")
         return body.workspaces
 
-    def _added(self) -> list[str]:
-        """The totals over slabs: the contraction that each key gradient is, or is a multiple of."""
+    def added(self) -> list[str]:
+        """The totals over slabs: the sum that each gradient of keys, distances or tables is, or is a multiple of."""
         reductions = [node for sweep in self.backward.sweeps for node in sweep.reductions]
-        return [node.name for node in reductions if Axis.COLUMN in node.axes]
-
-    def key_totals(self) -> dict[str, tuple[str, str | None]]:
-        """For dk and dv the total that slabs add to and the number it is multiplied with at last."""
-        found: dict[str, tuple[str, str | None]] = {}
-        for node in self.backward.stores:
-            if Axis.COLUMN in node.axes:
-                found[node.name] = (node.name, None) if node.op is Op.CONTRACT else (node.inputs[0], node.inputs[1])
-        return found
+        return [node.name for node in reductions if Axis.ROW not in node.axes]
 
     # --- plain operations -------------------------------------------------------------------------------------
 
     def _plain(self) -> str:
         writer = Writer()
         kernel = self.forward
-        body = TorchBody(writer, kernel, self.used, in_place=False)
-        outputs = [name for name in self.plan.torch.forward.outputs if name != "out"]
-        with writer.block("def _weights_of(q, k, i, j, hidden, numbers, call):"):
+        body = TorchBody(writer, kernel, self.operands, self.used, in_place=False)
+        outputs = [name for name in self.forward_graph.outputs if name != "out"]
+        names = ", ".join(each.name for each in self.scored())
+        with writer.block(f"def _weights_of({names}, i, j, hidden, numbers, call):"):
             writer.line(
                 '"""Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""'
             )
@@ -339,6 +366,11 @@ class TorchForm:
             weight = body.rename.get(total.inputs[0], total.inputs[0])
             writer.line(f"return {weight}, {norm}, ({', '.join(outputs)}{',' * (len(outputs) == 1)})")
         return writer.text()
+
+    def scored(self) -> list[Operand]:
+        """The operands that weights are made of, and that which says how many rows there are."""
+        read = read_by_pairs(self.forward_graph) | {self.rows}
+        return [each for each in self.operands if each.name in read]
 
     def _safe_log(self, written: str) -> str:
         """A logarithm of 0 must not make the gradient of the other branch NaN."""
@@ -371,9 +403,9 @@ def print_numbers(nodes: tuple[Node, ...], name: str, used: set[str]) -> str:
         if Name.QUERIES in read:
             writer.line("n = q.shape[2]")
         if read & {Name.KEYS, Name.VALID}:
-            writer.line("m = k.shape[2]")
+            writer.line("m = v.shape[2]")
         if Name.WIDTH in read:
-            writer.line("width = q.shape[-1]")
+            writer.line("width = k.shape[-1]")
         if Name.VALUE_WIDTH in read:
             writer.line("value_width = v.shape[-1]")
         if Name.HEAD in read:
@@ -401,6 +433,38 @@ def tables_of(nodes: tuple[Node, ...]) -> set[str]:
         if names_in(node.value) & {Name.HEAD, Name.VALID} or tables & set(node.inputs):
             tables.add(node.name)
     return tables
+
+
+def _positions(node: Node) -> set[Name]:
+    """The positions that a node's text reads; a restriction's and a peak's come from others."""
+    if node.expr is None or node.op in (Op.RELATED, Op.RESTRICT):
+        return set()
+    return set(names_in(node.expr)) & {Name.I, Name.J}
+
+
+def _multiplies(node: Node) -> bool:
+    return node.op in (Op.DOT, Op.CONTRACT)
+
+
+def _locals(nodes: Iterable[Node]) -> Iterator[Local]:
+    """The numbers that nodes name in their expressions, entries' indices among them."""
+    for node in nodes:
+        yield from (Local(name) for name in node.inputs)
+        if node.expr is not None:
+            yield from (each for each in walk(node.expr) if isinstance(each, Local))
+
+
+def _that_of(names: list[str]) -> str:
+    return f"that of {names[0]}" if len(names) == 1 else _those_of(names)
+
+
+def _those_of(names: list[str]) -> str:
+    return f"those of {listed(names)}"
+
+
+def listed(names: list[str]) -> str:
+    """Names as a sentence lists them."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _sentence(pattern: str) -> str:

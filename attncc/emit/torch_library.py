@@ -75,9 +75,192 @@ def _table(x, q):
     x = torch.as_tensor(x, device=q.device).to(_wide(q.dtype))
     return x.reshape((1,) * (4 - x.dim()) + x.shape)
 ''',
+    "_expect_data": '''
+def _expect_data(name, x, sizes, axes, kind, q):
+    """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
+    _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
+    _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    if kind == "whole numbers":
+        _expect(not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, kind)
+    elif kind == "vectors":
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+    else:
+        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, f"float32 or {q.dtype}")
+''',
+    "_positions": '''
+def _positions(count, start, starts, device):
+    """Positions of tokens, [batch or 1, 1, tokens, 1]."""
+    at = torch.arange(count, device=device)[:, None] + start
+    return at[None, None] if starts is None else at + starts[:, None, None, None]
+''',
+    "_hidden": '''
+def _hidden(kv_lengths, m, device):
+    """Which keys the lengths hide, [batch, 1, m, 1], if there are lengths."""
+    if kv_lengths is None:
+        return None
+    return (torch.arange(m, device=device) >= kv_lengths[:, None])[:, None, :, None]
+''',
+    "_visible": '''
+def _visible(kv_lengths, m, device):
+    """How many keys the lengths leave, [batch or 1, 1, 1, 1]."""
+    if kv_lengths is None:
+        return torch.full((1, 1, 1, 1), m, device=device)
+    return kv_lengths.clamp(0, m)[:, None, None, None]
+''',
+    "_seen": '''
+def _seen(x, hidden):
+    """Something of each key, 0 where it is hidden: nothing of what stands there is read."""
+    return x if hidden is None else x.masked_fill(hidden, 0)
+''',
+    "_vectors": '''
+def _vectors(x, batch, heads, length, dtype):
+    """Vectors of tokens with every axis."""
+    return x.to(dtype).expand(batch, heads, length, x.shape[-1])
+''',
+    "_numbers_of": '''
+def _numbers_of(x, batch, heads, length, wide, device):
+    """Numbers of tokens or distances with every axis, [batch, heads, tokens]."""
+    return torch.as_tensor(x, device=device).to(wide).expand(batch, heads, length, 1)[..., 0]
+''',
+    "_looked_up": '''
+def _looked_up(table, *at):
+    """Entries of a table at indices [batch, heads, tokens, 1]: of numbers, vectors or matrices."""
+    flat = torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=table.device)
+    for index, size in zip(at, table.shape, strict=False):
+        index = torch.as_tensor(index, device=table.device).long().clamp(0, size - 1)
+        flat = flat * size + index
+    entries = table.flatten(0, len(at) - 1)
+    shape = entries.shape[1:] or (1,)
+    entries, flat = entries.flatten(1) if entries.dim() > 1 else entries[:, None], flat[..., 0]
+    if not table.is_floating_point():
+        return entries[flat].unflatten(-1, shape)
+    return nn.functional.embedding(flat, entries).unflatten(-1, shape)
+''',
+    "_rotated_half": '''
+def _rotated_half(x):
+    """(x, y) -> (-y, x) for features t and t + width / 2."""
+    first, second = x.unflatten(-1, (2, -1)).unbind(-2)
+    return torch.cat((-second, first), -1)
+''',
+    "_rotated_pairs": '''
+def _rotated_pairs(x):
+    """(x, y) -> (-y, x) for features 2t and 2t + 1."""
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((-second, first), -1).flatten(-2)
+''',
+    "_within": '''
+def _within(index, size, name, text, axis, distance=None, low=0, high=0):
+    """Refuse an index outside its axis; of distances, those low … high are met."""
+    if torch.compiler.is_compiling() or not isinstance(index, Tensor) or index.numel() == 0:
+        return
+    inner = index
+    while torch._C._functorch.is_functorch_wrapped_tensor(inner):
+        if torch._C._functorch.is_batchedtensor(inner):  # its numbers are not at hand
+            return
+        inner = torch._C._functorch.get_unwrapped(inner)
+    if distance is not None:  # the last one is never met
+        met = (distance >= low) & (distance <= high)
+        index = torch.where(met, index, 0)[..., :-1, :]
+    if not index.device.type == "cpu":
+        torch._assert_async(((index >= 0) & (index < size)).all())
+        return
+    low, high = (int(index.min()), int(index.max())) if index.numel() else (0, 0)
+    expected = f"0 … {size - 1}, the entries along axis {axis}"
+    _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
+''',
+    "_by_key": '''
+def _by_key(x, chunk, shape):
+    """[batch, kv heads, m] -> the chunk's [batch, heads, 1, keys]: query heads read their key head's."""
+    return x[:, :, None, chunk.keys].repeat_interleave(shape[1] // x.shape[1], 1)
+''',
+    "_of_keys": '''
+def _of_keys(x, keys):
+    """Pairs [batch, heads, rows, keys] -> sums for each key, [batch, kv heads, keys]."""
+    return x.sum(-2).unflatten(1, (keys.shape[1], -1)).sum(2)
+''',
+    "_by_distance": '''
+def _by_distance(x, slab, chunk, call):
+    """Numbers of distances [batch, heads, n + m] for every pair of a slab and a chunk."""
+    rows = slab.rows.stop - slab.rows.start
+    first = slab.rows.start - chunk.keys.stop + call.m  # of the first row and the last key
+    met = x[..., first : first + rows + chunk.count - 1]
+    return met.unfold(-1, chunk.count, 1).flip(-1)
+''',
+    "_add_diagonals": '''
+def _add_diagonals(total, x, slab, chunk, call):
+    """Add up pairs [batch, heads, rows, keys] of a slab and a chunk along their distances.
+
+    In rows of one more number than there are distances, a diagonal is a column.
+    """
+    batch, heads, rows, keys = x.shape
+    count = rows + keys - 1
+    skewed = x.new_empty(batch, heads, rows * (count + 1))
+    strides = (*skewed.stride()[:2], count, 1)
+    skewed.as_strided(x.shape, strides, rows - 1).copy_(x)
+    skewed.as_strided((batch, heads, rows, rows - 1), strides).zero_()  # between the rows
+    skewed[..., rows * count :].zero_()
+    sums = skewed.view(batch, heads, rows, count + 1).sum(2)[..., :count].flip(-1)
+    if total.shape[0] < batch:
+        sums = sums.sum(0, keepdim=True)
+    first = slab.rows.start - chunk.keys.stop + call.m
+    total[..., first : first + count].add_(sums)
+''',
+    "_at_distances": '''
+def _at_distances(x, row, place, m):
+    """Numbers of distances [batch, heads, n + m] for rows [batch, blocks, rows] and keys [batch, blocks, keys]."""
+    at = (row[..., None] - place[..., None, :] + m - 1).clamp(0, x.shape[2] - 1)[:, None]
+    entry = torch.arange(x.shape[0], device=x.device)[:, None, None, None, None]
+    head = torch.arange(x.shape[1], device=x.device)[:, None, None, None]
+    return x[entry, head, at]
+''',
+    "_at": '''
+def _at(table, *at):
+    """Indices of a table as tensors, kept within its axes: pairs that are not related may lie outside."""
+    at = (torch.as_tensor(x, device=table.device).long() for x in at)
+    return tuple(x.clamp(0, size - 1) for x, size in zip(at, table.shape, strict=True))
+''',
+    "_picked": '''
+def _picked(table, *at):
+    """The entries of a table at indices that are the same for all pairs, or differ between them."""
+    return table[_at(table, *at)]
+''',
+    "_add_entries": '''
+def _add_entries(total, x, *at):
+    """Add up pairs [batch, heads, rows, keys] that read the same entry of a table."""
+    places = torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=x.device)
+    for index, size in zip(_at(total, *at), total.shape, strict=True):
+        places = places * size + index
+    alike = [axis for axis in range(4) if places.shape[axis] == 1]
+    x = x.sum(alike, keepdim=True) if alike else x
+    places, x = places.expand(x.shape).reshape(-1), x.reshape(-1)
+    flat = total.view(-1)
+    if x.is_cuda:  # in an order of its own, but the same each time
+        flat.index_put_((places,), x, accumulate=True)
+    else:
+        flat.index_add_(0, places, x)
+''',
+    "_batch_entries": '''
+def _batch_entries(table, axes):
+    """The batch entries of a table, along the first of so many axes."""
+    return torch.arange(table.shape[0], device=table.device).view(-1, *(1,) * (axes - 1))
+''',
+    "_channels_of_rows": '''
+def _channels_of_rows(x, shape):
+    """Folded vectors of rows -> [width, batch, heads, rows, 1]."""
+    return x.view(*shape, -1).movedim(-1, 0).contiguous()[..., None]
+''',
+    "_channels_of_keys": '''
+def _channels_of_keys(x, chunk, shape, dtype):
+    """Vectors of keys -> the chunk's [width, batch, heads, 1, keys]."""
+    x = x[:, :, chunk.keys].to(dtype).movedim(-1, 0).contiguous()
+    return x.repeat_interleave(shape[1] // x.shape[2], 2)[..., None, :]
+''',
 }
 
 
 def library(used: frozenset[str]) -> str:
     """The text of the helpers in `used`, in a fixed order."""
+    if used & {"_picked", "_add_entries"}:
+        used |= {"_at"}
     return "\n".join(OPTIONAL[name] for name in OPTIONAL if name in used)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 WIDTH = 100
 
+_STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
 _ASSIGNMENT = re.compile(r" +(\w+(?:, \w+)*) = ")
 
 
@@ -82,7 +83,7 @@ class Writer:
             return False
         names = re.compile(rf"\b({match[1].replace(', ', '|')})\b")
         others = (*self._lines[since:at], *self._lines[at + 1 :])
-        return not any(names.search(other.partition("#")[0]) for other in others)
+        return not any(names.search(_STRING.sub("", other).partition("#")[0]) for other in others)
 
     def text(self) -> str:
         """Everything written so far."""

@@ -89,5 +89,9 @@ TAKEN_NAMES = frozenset(
     "score weight kept norm rows count share out total peak lse related delta inverse sign slope exponent i j row "
     "column head heads kv_heads n m d e batch entry entries shape slab chunk chunks work call numbers visible channel "
     "dtype device wide lanes first last low high start starts lengths offset offsets residual scale grid torch "
-    "triton tl functools math".split()
+    "triton tl functools math "
+    # of the passes in torch
+    "at blocked blocks form grads hidden joined k_start kv_at kv_head kv_lengths lane length new_peak numbers_of_rows "
+    "outs own place prepared q_start q_starts rest results run run_group seen shrink store width value_width windows "
+    "x d_out d_lse d_rows dq dk dv len range slice tuple abs".split()
 )

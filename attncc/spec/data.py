@@ -68,3 +68,10 @@ class Data:
 Q = Data(name="q", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.QUERIES, Size.WIDTH))
 K = Data(name="k", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.KEYS, Size.WIDTH))
 V = Data(name="v", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.KEYS, Size.VALUE_WIDTH))
+
+# What emitted functions that take data call other things: arguments, sizes, positions, and what they import.
+RESERVED = frozenset(
+    "scale kv_lengths q_start k_start q_starts dropout_p return_lse form rows self options name x batch heads kv_heads "
+    "width shapes n m d e dtype wide device head i j distance hidden valid torch nn functools math triton tl Tensor "
+    "len int float bool abs min max str list type isinstance getattr attention weights".split()
+)

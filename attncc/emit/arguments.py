@@ -1,0 +1,195 @@
+"""The functional form's arguments: how they are checked and described, and the module that holds parameters."""
+
+from __future__ import annotations
+
+from attncc.emit.sizes import Sizes
+from attncc.emit.writer import Writer
+from attncc.spec.data import Axis, Data, K, Q, Role, Size, V
+from attncc.spec.model import Spec
+
+_WORDS = {
+    Size.BATCH: "batch",
+    Size.HEADS: "heads",
+    Size.QUERIES: "n",
+    Size.KEYS: "m",
+    Size.WIDTH: "d",
+    Size.VALUE_WIDTH: "e",
+}
+
+
+class Arguments:
+    """Prints what depends on declared data in the functional form."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.sizes = Sizes(spec)
+        self.rows = self.sizes.rows
+        self.columns = self.sizes.columns
+        self.full = tuple(each for each in spec.data if _is_full(each))  # like q, k and v
+        self.others = tuple(each for each in spec.data if not _is_full(each))
+
+    def cast(self) -> str:
+        """The vectors that autocast casts, as assigned to."""
+        names = [each.name for each in self.spec.data if each.is_vector and each.role is Role.INPUT and not each.whole]
+        return ", ".join(names)
+
+    # --- checks -----------------------------------------------------------------------------------------------
+
+    def checks(self) -> str:
+        """The lines that compare shapes, types and devices."""
+        writer = Writer()
+        with writer.indented():
+            self._print_full(writer)
+            self._print_shapes(writer)
+            if self.others:
+                self._print_others(writer)
+        return writer.text().rstrip("\n")
+
+    def _print_full(self, writer: Writer) -> None:
+        q = self.rows.name
+        pairs = ", ".join(f'("{each.name}", {each.name})' for each in self.full)
+        with writer.block(f"for name, x in ({pairs}{',' * (len(self.full) == 1)}):"):
+            writer.lines(
+                f"""
+_expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
+_expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+_expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+_expect(x.dtype == {q}.dtype, name, x.dtype, f"the dtype of {q}, {{{q}.dtype}}")
+_expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {{{q}.device}}")
+"""
+            )
+
+    def _print_shapes(self, writer: Writer) -> None:
+        q, k = self.rows.name, self.columns.name
+        rows = [each for each in self.full if each.is_row and each is not self.rows]
+        columns = [each for each in self.full if each.is_column and each is not self.columns]
+        names = [each.name for each in self.full]
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        shapes = ", ".join(f"{name} {{list({name}.shape)}}" for name in names)
+        wide = [each for each in self.full if each.axes[-1] is Size.WIDTH and each is not self.rows]
+        writer.line(f"batch, heads, _, width = {q}.shape")
+        writer.line(f'shapes = f"{shapes}"')
+        alike = " and ".join(f"{name}.shape[0] == batch" for name in names if name != q)
+        writer.line(f'_expect({alike or True}, "the batch", shapes, "one size in {listed}")')
+        heads = self.sizes.kv_heads
+        writer.line(f'_expect(heads > 0 and {heads} > 0, "the number of heads", shapes, "one or more")')
+        multiple = f"{q}'s to be a multiple of {k}'s"
+        writer.line(f'_expect(heads % {heads} == 0, "the number of heads", shapes, "{multiple}")')
+        for each, other in (*((x, self.rows) for x in rows), *((x, self.columns) for x in columns)):
+            if not _is_full(other):
+                continue
+            expected = f'f"the heads and length of {other.name} {{list({other.name}.shape)}}"'
+            alike = f"{each.name}.shape[1:3] == {other.name}.shape[1:3]"
+            writer.line(f'_expect({alike}, "{each.name}", list({each.name}.shape), {expected})')
+        if self.rows.axes[-1] is Size.WIDTH:
+            for each in wide:
+                name = each.name
+                expected = f'f"the width of {q}, {{width}}"'
+                writer.line(f'_expect({name}.shape[3] == width, "{name}", list({name}.shape), {expected})')
+        widths = [f"1 <= {each.name}.shape[3] <= 256" for each in self.full if each not in (self.rows, *wide)]
+        writer.line(f'_expect({" and ".join(["1 <= width <= 256", *widths])}, "the width", shapes, "1 … 256")')
+
+    def _print_others(self, writer: Writer) -> None:
+        """Data with other axes than q, k and v."""
+        q = self.rows.name
+        for each in self.others:
+            sizes = ", ".join(self._size(axis, each) for axis in each.axes) + "," * (len(each.axes) == 1)
+            words = ", ".join(str(_WORDS.get(axis, axis)) for axis in each.axes)  # type: ignore[arg-type]
+            kind = "whole numbers" if each.whole else "numbers"
+            if each.is_vector and each.role is Role.INPUT and not each.whole:
+                kind = "vectors"
+            writer.line(f'_expect_data("{each.name}", {each.name}, ({sizes}), "[{words}]", "{kind}", {q})')
+
+    def _size(self, axis: Axis, data: Data) -> str:
+        match axis:
+            case Size.BATCH:
+                return "batch"
+            case Size.HEADS:
+                return self.sizes.kv_heads if data.is_column else "heads"
+            case Size():
+                return self.sizes[axis]
+            case _:
+                return str(axis)
+
+    # --- descriptions -----------------------------------------------------------------------------------------
+
+    def words(self) -> list[str]:
+        """The lines of the docstring."""
+        lines = []
+        for each in self.spec.data:
+            heads = f"query head h reads kv head h // (heads / {'kv ' if each.is_column else ''}heads)"
+            match each:
+                case _ if each == Q:
+                    lines.append(
+                        "q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256."
+                    )
+                case _ if each == K:
+                    lines.append(f"k: [batch, kv heads, m, d]; {heads}.")
+                case _ if each == V and K in self.spec.data:
+                    lines.append("v: [batch, kv heads, m, e]; e up to 256.")
+                case _ if each == V:
+                    lines.append(f"v: [batch, kv heads, m, e]; e up to 256; {heads}.")
+                case _:
+                    axes = ", ".join(
+                        "kv heads" if axis is Size.HEADS and each.is_column else str(_WORDS.get(axis, axis))  # type: ignore[arg-type]
+                        for axis in each.axes
+                    )
+                    kind = "a parameter" if each.role is Role.PARAMETER else "given"
+                    numbers = "whole numbers" if each.whole else f"float32 or as {self.rows.name}"
+                    lines.append(f"{each.name}: [{axes}], {kind}; {numbers}.")
+        return lines
+
+    # --- the module -------------------------------------------------------------------------------------------
+
+    def module(self) -> str:
+        """The class `Attention`."""
+        writer = Writer()
+        learned = [each for each in self.spec.data if each.role is Role.PARAMETER]
+        given = [each for each in self.spec.data if each.role is not Role.PARAMETER]
+        read = {axis for each in learned for axis in each.axes}
+        sizes = [_WORDS[size] for size in Size if size in read]
+        scale = self.spec.reads_scale
+        arguments = ["self", *(["*"] if sizes else []), *(f"{size}: int" for size in sizes)]
+        arguments += ["scale: float | None = None"] if scale else []
+        arguments += ["form: str | None = None"]
+        with writer.block("class Attention(nn.Module):"):
+            what = "that holds the spec's parameters" if learned else "without parameters"
+            writer.line(f'"""`attention` as a module {what}."""')
+            writer.line()
+            with writer.block(f"def __init__({', '.join(arguments)}):"):
+                writer.line("super().__init__()")
+                if scale:
+                    writer.line("self.scale = scale")
+                writer.line("self.form = form")
+                for each in learned:
+                    shape = ", ".join(str(_WORDS.get(axis, axis)) for axis in each.axes)  # type: ignore[arg-type]
+                    shape = shape or "()"
+                    writer.line(f"self.{each.name} = nn.Parameter(torch.empty({shape}))")
+                if learned:
+                    writer.line("self.reset_parameters()")
+            if learned:
+                writer.line()
+                with writer.block("def reset_parameters(self) -> None:"):
+                    writer.line('"""Every parameter as it is before training."""')
+                    for each in learned:
+                        if each.initial is None:
+                            writer.line(f"nn.init.normal_(self.{each.name}, std=0.02)")
+                        else:
+                            writer.line(f"nn.init.constant_(self.{each.name}, {each.initial!r})")
+            writer.line()
+            names = ", ".join(f"{each.name}: Tensor" for each in given)
+            with writer.block(f"def forward(self, {names}, **options):"):
+                writer.line('"""See `attention`; `options` are its other arguments."""')
+                passed = [f"self.{each.name}" if each in learned else each.name for each in self.spec.data]
+                passed += ["scale=self.scale"] if scale else []
+                writer.line(f"return attention({', '.join(passed)}, form=self.form, **options)")
+            writer.line()
+            with writer.block("def extra_repr(self) -> str:"):
+                about = "scale={self.scale}, form={self.form}" if scale else "form={self.form}"
+                writer.line(f'return f"{about}"')
+        return writer.text()
+
+
+def _is_full(data: Data) -> bool:
+    """Whether data are vectors of tokens with every axis."""
+    return data.is_vector and len(data.axes) == 4 and not data.whole

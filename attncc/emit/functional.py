@@ -1,0 +1,105 @@
+"""The functional form of a module: `attention`, `weights` and what stands between them and the passes."""
+
+from __future__ import annotations
+
+from attncc.emit.arguments import Arguments
+from attncc.emit.operands import Operands
+from attncc.emit.prologue import Prologue
+from attncc.emit.torch_form import TorchForm
+from attncc.emit.torch_texts import PassTexts
+from attncc.graph.core import Kind
+from attncc.plan.model import Plan
+from attncc.spec.data import Data, Size
+from attncc.spec.expr import Entry, Token, Vector, walk
+from attncc.spec.model import Align
+
+_COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
+
+
+class FunctionalForm:
+    """Texts of the functions that callers see."""
+
+    def __init__(self, plan: Plan, operands: Operands, form: TorchForm, texts: PassTexts) -> None:
+        self.plan = plan
+        self.spec = plan.spec
+        self.operands = operands
+        self.form = form
+        self.texts = texts
+        self.arguments = Arguments(plan.spec)
+        self.used: set[str] = set()
+        self.stand_ins = self._stand_ins()
+
+    def prologue(self) -> str:
+        """The function that derives operands, if any is derived."""
+        printer = Prologue(self.plan, self.operands, frozenset(self.stand_ins))
+        text = printer.text()
+        self.used |= printer.used
+        return text
+
+    def values(self) -> dict[str, object]:
+        """What the template reads, by name."""
+        spec, sizes, arguments = self.spec, self.arguments.sizes, self.arguments
+        core = self.operands.core
+        rows = arguments.rows.name
+        data = [each.name for each in spec.data]
+        unread = frozenset(each.name for each in self.operands if each.source in self.stand_ins)
+        scored = self.form.scored()
+        columns = [each.name for each in self.operands if each.kind in _COLUMNS and each.name not in unread]
+        if arguments.others:
+            self.used.add("_expect_data")
+        cast = arguments.cast()
+        start = f"k_start + {sizes[Size.KEYS]} - {sizes[Size.QUERIES]}"
+        return {
+            "data": ", ".join(data),
+            "data_pairs": ", ".join(f'("{name}", {name})' for name in data),
+            "first": rows,
+            "cast": cast if ", " in cast else f"{cast},",
+            "checks": arguments.checks(),
+            "width": sizes[Size.WIDTH],
+            "batch": sizes[Size.BATCH],
+            "default_start": "0" if spec.align is Align.START else start,
+            "default_start_words": "0" if spec.align is Align.START else "so that rows and keys end together",
+            "data_words": arguments.words(),
+            "rows_at": self.operands.names.index(core.rows),
+            "weights_data": ", ".join(name for name in data if name not in self.stand_ins),
+            "weights_arguments": ", ".join(self.stand_ins.get(name, name) for name in data),
+            "weights_names": ", ".join("_" if name in unread else name for name in self.operands.names),
+            "weights_columns": columns[0],
+            "scored_for_weights": ", ".join(map(self.texts.by_rows, scored)),
+            "numbers_call": self.texts.numbers_call(),
+            "numbers_call_k": self.texts.numbers_call(unread),
+            "attention_class": arguments.module(),
+        }
+
+    def _stand_ins(self) -> dict[str, str]:
+        """Data that weights do not depend on, each with what may stand in its place."""
+        core = self.operands.core
+        values = core[core.values]
+        scored = {each.name for each in self.form.scored()}
+        if values.name in scored or not self.operands.is_whole_vector(values) or values.source is None:
+            return {}
+        derived = [each.value for each in core.derived if each.value is not None]
+        fields = (core.score, core.weight, core.normalizer)
+        read = {
+            each.name for expr in (*derived, *fields) for each in walk(expr) if isinstance(each, Vector | Token | Entry)
+        }
+        others = [each for each in self.spec.data if self._may_stand_in(each, values.source)]
+        if values.source in read or not others:
+            return {}
+        return {values.source: others[0].name}
+
+    def _may_stand_in(self, data: Data, source: str) -> bool:
+        given = {each.source for each in self.operands} | {
+            node.name
+            for each in self.operands.core.derived
+            if each.value is not None
+            for node in walk(each.value)
+            if isinstance(node, Vector)
+        }
+        return (
+            data.name != source
+            and data.name in given
+            and data.axes[:3] == (Size.BATCH, Size.HEADS, Size.KEYS)
+            and data.is_vector
+            and not data.whole
+        )

@@ -1,0 +1,144 @@
+"""Operands that are derived from what the caller gives → plain torch operations, token by token.
+
+Within the function vectors are [batch, heads, tokens, width] and numbers [batch, heads, tokens, 1], where an axis that
+a value does not depend on may be 1. Numbers of distances have a token for each distance.
+"""
+
+from __future__ import annotations
+
+from attncc.emit.operands import Operands
+from attncc.emit.sizes import Sizes
+from attncc.emit.tokens import TokenWriter
+from attncc.emit.within import proven
+from attncc.emit.writer import Writer
+from attncc.graph.core import Kind, Operand
+from attncc.plan.model import Plan
+from attncc.spec.data import Data, Size
+from attncc.spec.expr import Entry, Expr, Local, Token, substitute, walk
+from attncc.spec.sides import Side, side_of
+
+_COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
+
+
+class Prologue:
+    """Prints the function that computes operands.
+
+    Args:
+        optional: data that may be anything of the right type, because only sums over weights read them.
+    """
+
+    def __init__(self, plan: Plan, operands: Operands, optional: frozenset[str]) -> None:
+        self.plan = plan
+        self.operands = operands
+        self.sizes = Sizes(plan.spec, optional)
+        self.used: set[str] = set()
+
+    def text(self) -> str:
+        """The function, or nothing where the passes take what the caller gives."""
+        if self.operands.given:
+            return ""
+        body = Writer()
+        tokens = TokenWriter(body, self.plan, self.operands)
+        returned = [self._operand(each, body, tokens) for each in self.operands]
+        self._check_tables(tokens)
+        out = Writer()
+        scale = "scale, " if self.plan.spec.reads_scale else ""
+        with out.block(
+            f"def _operands({', '.join(self.operands.data)}, {scale}q_start, k_start, q_starts, kv_lengths):"
+        ):
+            out.line('"""What the passes read: what each token and each distance determines alone."""')
+            place = out.place
+            self._print_start(out)
+            if " @ " in body.text():
+                with out.block(f"with torch.autocast({self.sizes.rows.name}.device.type, enabled=False):"):
+                    out.lines(body.text())
+            elif body.place:
+                out.lines(body.text())
+            out.line(f"return {', '.join(returned)}{',' * (len(returned) == 1)}")
+            out.drop_unread(place)
+        self.used |= tokens.used
+        text = out.text()
+        self.used |= {
+            name for name in ("_vectors", "_numbers_of", "_positions", "_hidden", "_visible") if f"{name}(" in text
+        }
+        return text
+
+    def _print_start(self, out: Writer) -> None:
+        """Sizes and positions; what nothing reads is dropped afterwards."""
+        sizes, rows = self.sizes, self.sizes.rows.name
+        out.line(f"batch = {sizes[Size.BATCH]}")
+        out.line(f"heads = {sizes[Size.HEADS]}")
+        out.line(f"kv_heads = {'heads' if self.operands.core.spread_heads else sizes.kv_heads}")
+        out.line(f"n = {sizes[Size.QUERIES]}")
+        out.line(f"m = {sizes[Size.KEYS]}")
+        out.line(f"d = {sizes[Size.WIDTH]}")
+        out.line(f"e = {sizes[Size.VALUE_WIDTH]}")
+        out.line(f"dtype = {rows}.dtype")
+        out.line("wide = _wide(dtype)")
+        out.line(f"device = {rows}.device")
+        out.line("head = torch.arange(heads, device=device)[:, None, None]")
+        out.line("i = _positions(n, q_start, q_starts, device)")
+        out.line("j = _positions(m, k_start, None, device)")
+        out.line("distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)")
+        out.line("hidden = _hidden(kv_lengths, m, device)")
+        out.line("valid = _visible(kv_lengths, m, device)")
+
+    # --- operands ---------------------------------------------------------------------------------------------
+
+    def _operand(self, operand: Operand, body: Writer, tokens: TokenWriter) -> str:
+        """The text of an operand, after what it is computed by has been printed."""
+        if self.operands.is_whole_vector(operand):
+            assert operand.source is not None
+            return operand.source
+        if operand.kind is Kind.TABLE:
+            source = operand.source or operand.name
+            return source if self.operands.is_whole(operand) else f"{source}.to(wide)"
+        if operand.source is not None:
+            return _shaped(operand, tokens.aligned(self.operands.data[operand.source], in_dtype=True))
+        assert operand.value is not None
+        body.line(f"{operand.name} = {_shaped(operand, tokens.root(operand.value, operand.kind))}")
+        return operand.name
+
+    # --- indices of pairs -------------------------------------------------------------------------------------
+
+    def _check_tables(self, tokens: TokenWriter) -> None:
+        """Indices of one token or of the distance are checked here; others stay within tables as they are."""
+        core = self.plan.core
+        values: dict[Expr, Expr] = {
+            Local(each.name): each.value or Token(each.source or each.name) for each in core.operands
+        }
+        entries = [
+            each
+            for field in (core.score, core.weight, core.normalizer)
+            for each in walk(field)
+            if isinstance(each, Entry)
+        ]
+        for entry in dict.fromkeys(entries):
+            for index, axis, place in indexed(entry, self.operands.data[entry.name]):
+                given = substitute(index, values)
+                side = side_of(given, self.operands.data)
+                if side is not Side.PAIR and not proven(index, axis):
+                    tokens.checked(entry.name, given, axis, place, of_distance=side is Side.OFFSET)
+
+
+def indexed(entry: Entry, data: Data, features: int = 0) -> list[tuple[Expr, Size | int, int]]:
+    """The indices of an entry, each with the axis that it is for and the axis's place."""
+    axes = list(enumerate(data.axes))
+    if len(entry.indices) + features < len(axes) and data.axes[0] is Size.BATCH:
+        axes = axes[1:]  # an entry is of its own batch entry
+    return [(index, axis, place) for index, (place, axis) in zip(entry.indices, axes, strict=False)]
+
+
+def _shaped(operand: Operand, text: str) -> str:
+    """A value with every axis of its kind."""
+    match operand.kind:
+        case Kind.ROW_VECTOR:
+            return f"_vectors({text}, batch, heads, n, dtype)"
+        case Kind.COLUMN_VECTOR:
+            return f"_vectors({text}, batch, kv_heads, m, dtype)"
+        case Kind.ROW_NUMBER:
+            return f"_numbers_of({text}, batch, heads, n, wide, device)"
+        case Kind.COLUMN_NUMBER:
+            return f"_numbers_of({text}, batch, kv_heads, m, wide, device)"
+        case _:
+            return f"_numbers_of({text}, -1, heads, -1, wide, device)"

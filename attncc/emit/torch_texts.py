@@ -1,0 +1,227 @@
+"""Texts of the module template that depend on the operands and on what their gradients are summed to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attncc.emit.operands import Operands
+from attncc.emit.torch_form import TorchForm, listed, tables_of
+from attncc.emit.writer import WIDTH
+from attncc.graph.core import Kind, Operand
+from attncc.plan.model import Plan
+from attncc.rewrite.backward import gradient_name
+from attncc.spec.data import Size
+from attncc.spec.expr import Name, names_in
+
+_OF_SLAB = ("_entries_of(numbers, slab)", "slab", "chunks", "work", "call")
+_COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class _Total:
+    """A tensor that slabs add to."""
+
+    name: str
+    operand: Operand
+    sums: tuple[str, ...]  # the nodes that are added to it
+    factor: str | None
+    gradient: str
+
+
+class PassTexts:
+    """Texts of `_forward`, `_backward` and `_batched`."""
+
+    def __init__(self, plan: Plan, operands: Operands, form: TorchForm) -> None:
+        self.plan = plan
+        self.operands = operands
+        self.form = form
+        self.statistics = [name for name in plan.torch.forward.outputs if name != "out"]
+        self._own_totals = tuple(self._totals())
+
+    def values(self) -> dict[str, object]:
+        """What the template reads, by name."""
+        operands, core = self.operands, self.operands.core
+        gradients = [gradient_name(each.name) for each in operands]
+        rows = operands.row_gradients(self.form.backward_graph)
+        whole = [each for each in operands if operands.is_whole(each)]
+        real = [each for each in operands if each not in whole]
+        numbers = [node.name for node in self.form.backward.statistics]
+        return {
+            "names": ", ".join(operands.names),
+            "count": len(operands.names),
+            "rows": core.rows,
+            "values": core.values,
+            "forward_slab": self._lines(*map(operands.by_slab, operands), *_OF_SLAB),
+            "backward_slab": self._lines(
+                *map(operands.by_slab, operands),
+                "d_rows",
+                *("delta" if name == "delta" else f"_rows_of({name}, slab)" for name in numbers),
+                *map(self._by_slab, self.form.added()),
+                *_OF_SLAB,
+            ),
+            "by_head": ", ".join(map(operands.by_head, operands)),
+            "gradients_of": listed(list(operands.names)),
+            "gradient_buffers": [self._buffer(each) for each in operands] + self._other_buffers(),
+            "rows_given": self._rows_given(),
+            "totals": [each.name for each in self._own_totals],
+            "backward_by_head": self._lines(
+                *map(operands.by_head, operands),
+                *(f"{name}[:, at]" for name in self._rows_given()),
+                *(each.name if each.operand.kind is Kind.TABLE else f"{each.name}_own" for each in self._own_totals),
+                *("own", "call", "functools.partial(_store, grads, at)"),
+            ),
+            "backward_run": self._lines(
+                *operands.names,
+                *self._rows_given(),
+                *(each.name for each in self._own_totals),
+                *("numbers", "call", "functools.partial(_store, grads)"),
+            ),
+            "own_totals": [
+                f"{each.name}_own = {each.name}.new_zeros({each.name}.shape[0], len(at), *{each.name}.shape[2:])"
+                for each in self._own_totals
+                if each.operand.kind is not Kind.TABLE
+            ],
+            "add_own_totals": [
+                f"{each.name}.index_add_(1, {'kv_at' if each.operand.kind in _COLUMNS else 'at'}, {each.name}_own)"
+                for each in self._own_totals
+                if each.operand.kind is not Kind.TABLE
+            ],
+            "finished_totals": [line for each in self._own_totals for line in self._finished(each)],
+            "row_gradients": ", ".join(gradient_name(each.name) for each in rows) + "," * (len(rows) == 1),
+            "returned_gradients": ", ".join(map(self._returned, operands)) + "," * (len(gradients) == 1),
+            "scored_by_block": ", ".join(map(self.by_block, self.form.scored())),
+            "real_names": ", ".join(each.name for each in real),
+            "whole_names": ", ".join(each.name for each in whole),
+            "grad_names": ", ".join(gradients),
+            "real_grad_names": ", ".join(gradient_name(each.name) for each in real),
+            "cotangents": f"({', '.join(gradient_name(each.name) for each in real)},)" if whole else "grads",
+            "second_gradients": ", ".join("None" if each in whole else gradient_name(each.name) for each in operands),
+            "vmap": "_each_vmap" if core.of_kind(Kind.OFFSET_NUMBER, Kind.TABLE) else "_fold_vmap",
+            "schema_inputs": ", ".join(f"Tensor {name}" for name in operands.names),
+            "schema_gradients": f"({', '.join(['Tensor'] * len(gradients))})" if len(gradients) > 1 else "Tensor",
+            "fake_gradients": ", ".join(f"{name}.new_empty({name}.shape)" for name in operands.names),
+        }
+
+    def _lines(self, *arguments: str) -> list[str]:
+        """Arguments in lines of the width of a file, deep in a function."""
+        lines = [""]
+        for argument in arguments:
+            if lines[-1] and len(lines[-1]) + len(argument) + 2 > WIDTH - 18:
+                lines.append("")
+            lines[-1] += f"{' ' * bool(lines[-1])}{argument},"
+        return lines
+
+    # --- totals -----------------------------------------------------------------------------------------------
+
+    def _totals(self) -> list[_Total]:
+        """One for each gradient, and one for each summand that is multiplied by a number of its own."""
+        found = []
+        for gradient, (operand, parts) in self.operands.totals(self.form.backward_graph).items():
+            single = len(parts) == 1
+            plain = tuple(part.total for part in parts if part.factor is None)
+            if single or plain:
+                sums = tuple(part.total for part in parts) if single else plain
+                found.append(_Total(gradient, operand, sums, parts[0].factor if single else None, gradient))
+            for part in parts if not single else ():
+                if part.factor is not None:
+                    found.append(_Total(part.total, operand, (part.total,), part.factor, gradient))
+        return found
+
+    def _buffer(self, operand: Operand) -> str:
+        name, gradient = operand.name, gradient_name(operand.name)
+        if operand.kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER):
+            made = "empty" if operand in self.operands.row_gradients(self.form.backward_graph) else "zeros"
+            return f"{gradient} = {name}.new_{made}({name}.shape)"
+        if operand.kind is Kind.TABLE and self.operands.is_whole(operand):
+            return f"{gradient} = torch.zeros_like({name})"
+        return f"{gradient} = {name}.new_zeros({name}.shape, dtype=wide)"
+
+    def _other_buffers(self) -> list[str]:
+        names = {gradient_name(each.name) for each in self.operands}
+        return [
+            f"{each.name} = torch.zeros_like({each.gradient})" for each in self._own_totals if each.name not in names
+        ]
+
+    def _by_slab(self, node: str) -> str:
+        total = next(each for each in self._own_totals if node in each.sums)
+        match total.operand.kind:
+            case Kind.COLUMN_VECTOR:
+                return f"{total.name}[slab.entries].flatten(0, 1)"
+            case Kind.COLUMN_NUMBER:
+                return f"{total.name}[slab.entries]"
+            case Kind.OFFSET_NUMBER:
+                return f"_own({total.name}, slab)"
+            case _:
+                return f"{total.name}[slab.entries]" if self.operands.has_batch(total.operand) else total.name
+
+    def _finished(self, total: _Total) -> list[str]:
+        """What is left to do to a total once every slab has added."""
+        lines = []
+        factor = total.factor
+        inner = total.operand.kind in (Kind.OFFSET_NUMBER, Kind.TABLE)  # those differ between batch entries
+        if factor is not None and not (inner and factor in tables_of(self.form.uniform())):
+            at = [node.name for node in self.form.uniform()].index(factor)
+            own = "[..., 0]" if total.operand.kind is Kind.COLUMN_NUMBER and self._is_tensor(factor) else ""
+            lines.append(f"{total.name}.mul_(numbers[{at}]{own})")
+        if total.name != total.gradient:
+            lines.append(f"{total.gradient}.add_({total.name})")
+        return lines
+
+    def _is_tensor(self, number: str) -> bool:
+        return number in tables_of(self.form.uniform())
+
+    def _returned(self, operand: Operand) -> str:
+        gradient = gradient_name(operand.name)
+        return f"{gradient}.to({operand.name}.dtype)" if operand.kind is Kind.COLUMN_VECTOR else gradient
+
+    def _rows_given(self) -> list[str]:
+        """What is given of each row, in the order of `_backward`'s arguments."""
+        plan = self.plan
+        read = {node.name for node in self.form.backward.statistics}
+        given = ["out"] if plan.reads_delta else []
+        given += [name for name in self.statistics if name in read]
+        return [*given, "d_out", *(["d_lse"] if plan.reads_delta and plan.has_lse else [])]
+
+    # --- plain operations -------------------------------------------------------------------------------------
+
+    def by_block(self, operand: Operand) -> str:
+        """The text of an operand in plain operations, where blocks of rows and their keys have axes."""
+        return self._spread(operand, "blocked", "row[None]", "place")
+
+    def by_rows(self, operand: Operand) -> str:
+        """The text of an operand for some rows and all keys."""
+        return self._spread(operand, "own", "row[None, None]", "place[None, None]")
+
+    def _spread(self, operand: Operand, own: str, row: str, place: str) -> str:
+        name = operand.name
+        match operand.kind:
+            case Kind.ROW_VECTOR:
+                return f"{own}({name})"
+            case Kind.ROW_NUMBER:
+                return f"{own}({name}[..., None])"
+            case Kind.COLUMN_VECTOR:
+                return f"windows({name})"
+            case Kind.COLUMN_NUMBER:
+                return f"windows({name}[..., None]).mT"
+            case Kind.OFFSET_NUMBER:
+                self.form.used.add("_at_distances")
+                return f"_at_distances({name}, {row}, {place}, m)"
+            case Kind.TABLE:
+                return name
+
+    # --- call-wide numbers ------------------------------------------------------------------------------------
+
+    def numbers_call(self, without: frozenset[str] = frozenset()) -> str:
+        """The call that computes numbers of the call: shapes are read off a row, something d wide, and values."""
+        uniform = self.form.uniform()
+        if not uniform:
+            return "()"
+        core = self.operands.core
+        read = {name for node in uniform for name in names_in(node.value)}
+        wide = self.operands.as_wide_as(Size.WIDTH)
+        if wide is None and Name.WIDTH in read:
+            raise TypeError("the passes read d, but nothing that they are given is as wide")
+        columns = [each.name for each in core.of_kind(*_COLUMNS) if each.name not in without]
+        values = core.values if core.values not in without else columns[0]
+        scale = "scale" if self.plan.spec.reads_scale else "None"
+        return f"_numbers({core.rows}, {wide or values}, {values}, {scale}, kv_lengths)"
