@@ -127,8 +127,8 @@ def test_kernels_are_read_from_their_text(tmp_path: Path) -> None:
 
 
 def test_arguments_have_the_types_of_a_launch() -> None:
-    names = ["q_ptr", "d_out_ptr", "lse_ptr", "slope_ptr", "q_start_ptr", "k_strides", "n", "k_start", "scale_log2"]
-    assert list(signature(names, "fp16").values()) == [
+    names = ["q_ptr", "d_out_ptr", "lse_ptr", "slope_ptr", "q_start_ptr", "k_strides", "n", "b_size_1", "scale_log2"]
+    assert list(signature(names, "fp16", ("q_ptr", "d_out_ptr")).values()) == [
         *("*fp16", "*fp16", "*fp32", "*fp32", "*i32"),
         *(("i32",) * 3, "i32", "i32", "fp32"),
     ]
