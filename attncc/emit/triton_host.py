@@ -10,6 +10,7 @@ from attncc.emit.triton_kernel import KernelPrinter
 from attncc.emit.triton_launch import Shapes, host_text
 from attncc.emit.triton_library import library
 from attncc.emit.triton_scope import by_channel, is_offset_sum, tiled
+from attncc.emit.triton_symbols import with_numbers
 from attncc.emit.writer import WIDTH, Writer
 from attncc.graph.core import Kind, Operand
 from attncc.graph.ir import Node
@@ -24,7 +25,7 @@ class TritonForm:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        forward, backward = plan.gpu.forward, plan.gpu.backward
+        forward, backward = with_numbers(plan.gpu.forward), with_numbers(plan.gpu.backward)
         columns = tuple(name for name in backward.outputs if Axis.COLUMN in backward[name].axes)
         rows = tuple(name for name in backward.outputs if self._is_summed_by_row(backward[name]))
         self.forward = schedule("forward", forward, Axis.ROW, forward.outputs)
@@ -129,7 +130,7 @@ class TritonForm:
             "What each kernel tries for elements of so many bytes and vectors up to a width: "
             "(BLOCK_M, BLOCK_N, num_warps, num_stages)."
         )
-        names = {kernel.name: kernel.name for kernel in self.kernels}
+        names = {kernel.name for kernel in self.kernels}
         writer.line("_TILES = {")
         with writer.indented():
             for tiles in self.plan.tiles:
@@ -137,7 +138,7 @@ class TritonForm:
                     tries = ", ".join(
                         f"({each.rows}, {each.columns}, {each.warps}, {each.stages})" for each in tiles.tries
                     )
-                    writer.line(f'("{names[tiles.kernel]}", {tiles.bytes}, {tiles.width}): [{tries}],')
+                    writer.line(f'("{tiles.kernel}", {tiles.bytes}, {tiles.width}): [{tries}],')
         writer.line("}")
 
     def _scale(self) -> str:

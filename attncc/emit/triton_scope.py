@@ -44,9 +44,14 @@ def is_vector(node: Node) -> bool:
     return bool(set(node.axes) & {Axis.FEATURE, Axis.VALUE})
 
 
+def is_by_offset(node: Node) -> bool:
+    """Whether a node holds a number for each distance."""
+    return Axis.OFFSET in node.axes
+
+
 def is_offset_sum(node: Node) -> bool:
     """Whether a node is a sum over the pairs at one distance."""
-    return node.op is Op.SUM and Axis.OFFSET in node.axes
+    return node.op is Op.SUM and is_by_offset(node)
 
 
 def tiled(kernels: Iterable[Kernel]) -> frozenset[str]:
@@ -103,7 +108,7 @@ class KernelScope:
     @property
     def by_offset(self) -> tuple[Node, ...]:
         """The operands that are numbers of distances."""
-        return tuple(node for node in self.kernel.tables if Axis.OFFSET in node.axes)
+        return tuple(node for node in self.kernel.tables if is_by_offset(node))
 
     @property
     def entries(self) -> tuple[Node, ...]:

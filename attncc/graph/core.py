@@ -89,5 +89,6 @@ TAKEN_NAMES = frozenset(
     "score weight kept norm rows count share out total peak lse related delta inverse sign slope exponent i j row "
     "column head heads kv_heads n m d e batch entry entries shape slab chunk chunks work call numbers visible channel "
     "dtype device wide lanes first last low high start starts lengths offset offsets residual scale grid torch "
-    "triton tl functools math".split()
+    "triton tl functools math alive by_slab done in_rows k_start key_numbers keys kv_head part q_start seen shrink "
+    "statistics step tile".split()
 )

@@ -10,7 +10,7 @@ from attncc.plan.derivation import domain_steps
 from attncc.plan.domain import analyse
 from attncc.plan.model import Passes, Plan, Slabs
 from attncc.plan.ranges import Domain
-from attncc.plan.tiles import TILES
+from attncc.plan.tiles import tiles_for
 from attncc.rewrite.algebra import NoDerivative
 from attncc.rewrite.backward import Gradients, differentiate
 from attncc.rewrite.engine import rewrite
@@ -34,18 +34,19 @@ def plan(spec: Spec) -> Plan:
     dense = build(core)
     graph, steps = rewrite(dense, LAWS)
     gradients = _differentiate(spec, graph)
+    gpu = _passes(gradients, use_base_two=True)
     return Plan(
         spec=spec,
         core=core,
         domain=domain,
         steps=(*steps, *domain_steps(domain, spec.pattern, graph)),
         dense=dense,
-        gpu=_passes(gradients, use_base_two=True),
+        gpu=gpu,
         torch=_passes(gradients, use_base_two=False),
         saved=gradients.saved,
         reads_delta=gradients.reads_delta,
         has_lse=gradients.has_lse,
-        tiles=TILES,
+        tiles=tiles_for(gpu.forward, gpu.backward),
         slabs=SLABS,
     )
 
