@@ -17,6 +17,7 @@ from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
 from attncc.plan.model import Plan
 from attncc.rewrite.backward import gradient_name
+from attncc.spec.data import Size
 from attncc.spec.expr import Const
 
 
@@ -110,7 +111,7 @@ class TritonForm:
         ]
         return Shapes(
             rows=self.core.rows,
-            column=self.core.of_kind(Kind.COLUMN_VECTOR)[0].name,
+            column=self._column(),
             widths={width: next(name for name in preferred if self.core[name].width == width) for width in self.widths},
             pointer=next(name for name in preferred if all(name in each for each in pointers)),
             values=self.core.values,
@@ -145,8 +146,15 @@ class TritonForm:
         return "scale, " if self.plan.spec.reads_scale else ""
 
     def _sizes(self) -> str:
-        """The operands that tell all sizes: rows, keys, values."""
-        return f"{self.core.rows}, {self.core.of_kind(Kind.COLUMN_VECTOR)[0].name}, {self.core.values}"
+        """The operands that tell all sizes: rows, something as wide as keys, values."""
+        data = {each.name: each for each in self.plan.spec.data}
+        vectors = self.core.of_kind(Kind.COLUMN_VECTOR) + self.core.of_kind(Kind.ROW_VECTOR)
+        wide = (each.name for each in vectors if each.source and data[each.source].axes[-1] is Size.WIDTH)
+        return f"{self.core.rows}, {next(wide, self.core.values)}, {self.core.values}"
+
+    def _column(self) -> str:
+        """The operand that tells keys and their heads."""
+        return self.core.of_kind(Kind.COLUMN_VECTOR)[0].name
 
     def _print_numbers(self, writer: Writer) -> None:
         uniform = self.uniform()
@@ -184,8 +192,8 @@ class TritonForm:
         return [each.name for each in self.core.operands]
 
     def _print_places(self, writer: Writer) -> None:
-        rows, column, _ = self._sizes().split(", ")
-        writer.line(f"starts, lengths = _places({rows}, {column}, q_start, q_starts, kv_lengths)")
+        places = f"{self.core.rows}, {self._column()}, q_start, q_starts, kv_lengths"
+        writer.line(f"starts, lengths = _places({places})")
 
     def _print_forward(self, writer: Writer) -> None:
         places = "q_start, k_start, q_starts, kv_lengths"
@@ -194,7 +202,7 @@ class TritonForm:
             writer.line('"""What `_forward` returns, by the Triton kernel."""')
             self._print_operands(writer)
             writer.line(f"batch, heads, n, _ = {rows}.shape")
-            writer.line(f"m = {self._sizes().split(', ')[1]}.shape[2]")
+            writer.line(f"m = {self._column()}.shape[2]")
             writer.line(f"out = {rows}.new_empty(batch, heads, n, {values}.shape[-1])")
             for name in self._statistics():
                 writer.line(f"{name} = {rows}.new_empty(batch, heads, n, dtype=torch.float32)")

@@ -12,6 +12,7 @@ from kernel_modules import ADDITIVE, BIAS, BIASED, PRODUCT, kernels_of, op, para
 from torch import Tensor
 
 from attncc.graph.core import Kind
+from attncc.graph.ops import Op
 from attncc.plan.model import Plan
 from attncc.spec.data import Size
 from attncc.spec.expr import (
@@ -210,7 +211,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pla
 def make_operands(plan: Plan, call: Sizes, seed: int) -> dict[str, Tensor]:
     """Random operands of a core; keys beyond the visible ones are NaN."""
     generator = torch.Generator().manual_seed(seed)
-    widths = {"d": 12, "e": 20, "d_2": 5}
+    widths = {"d": 6, "e": 20, "d_2": 5}
     kv_heads, heads = 2, 2 * call.group
     made = {}
     data = {each.name: each for each in plan.spec.data}
@@ -319,12 +320,13 @@ def close(name: str, found: Tensor, expected: Tensor, dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_kernels_agree_with_the_dense_formula(name: str, built: Callable[[str], tuple[Plan, ModuleType]]) -> None:
-    for n, m in SIZES:
-        check(name, *built(name), Sizes(n, m))
+    plan, module = built(name)
+    by_channel = any(node.op is Op.CHANNELS for node in plan.gpu.forward)  # slow in the interpreter
+    for n, m in SIZES[:2] if by_channel else SIZES:
+        check(name, plan, module, Sizes(n, m))
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_groups_lengths_and_starts(name: str, built: Callable[[str], tuple[Plan, ModuleType]]) -> None:
-    check(name, *built(name), Sizes(63, 70, group=2, lengths=(70, 33)))
-    check(name, *built(name), Sizes(40, 70, group=3, starts=(30, 11)))
-    check(name, *built(name), Sizes(40, 70, torch.float16, group=2, starts=(30, 5), lengths=(0, 51)))
+    check(name, *built(name), Sizes(35, 40, group=2, lengths=(40, 19)))
+    check(name, *built(name), Sizes(20, 40, torch.float16, group=3, starts=(20, 5), lengths=(0, 31)))
