@@ -601,11 +601,11 @@ def _launch_backward(
 ):
     """What `_backward` returns, by the Triton kernels."""
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
-    batch, heads, n, d = q.shape
-    kv_heads, m, e = v.shape[1:]
-    dq = q.new_empty(batch, heads, n, d)
-    dk = k.new_empty(batch, kv_heads, m, d)
-    dv = v.new_empty(batch, kv_heads, m, e)
+    batch, heads, n, _ = q.shape
+    kv_heads, m, _ = v.shape[1:]
+    dq = q.new_empty(q.shape)
+    dk = k.new_empty(k.shape)
+    dv = v.new_empty(v.shape)
     delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
     lse = lse.contiguous()
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)

@@ -545,11 +545,11 @@ def _launch_forward(q, k, v, q_start, k_start, q_starts, kv_lengths):
 def _launch_backward(q, k, v, out, d_out, q_start, k_start, q_starts, kv_lengths):
     """What `_backward` returns, by the Triton kernels."""
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
-    batch, heads, n, d = q.shape
-    kv_heads, m, e = v.shape[1:]
-    dq = q.new_empty(batch, heads, n, d)
-    dk = k.new_empty(batch, kv_heads, m, d)
-    dv = v.new_empty(batch, kv_heads, m, e)
+    batch, heads, n, _ = q.shape
+    kv_heads, m, _ = v.shape[1:]
+    dq = q.new_empty(q.shape)
+    dk = k.new_empty(k.shape)
+    dv = v.new_empty(v.shape)
     inverse_m, d_dot_factor = _kernel_numbers(q, k, v, None, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():

@@ -33,6 +33,7 @@ class KernelText:
     shape: str
     size: int
     loops: tuple[TileLoop, ...]
+    vectors: frozenset[str]
 
 
 def kernels_of(path: Path) -> tuple[KernelText, ...]:
@@ -64,6 +65,7 @@ def _kernel(module: str, name: str, functions: dict[str, ast.FunctionDef]) -> Ke
         shape=_hash(ast.dump(_Numbers().visit(_without_docstring(part))) for part in parts),
         size=sum(1 for part in parts for _ in ast.walk(part)),
         loops=tuple(_loops(functions[f"_{name}_kernel"], functions)),
+        vectors=frozenset(_vectors(parts)),
     )
 
 
@@ -86,6 +88,18 @@ def _without_docstring(function: ast.FunctionDef) -> ast.FunctionDef:
     assert isinstance(copy, ast.FunctionDef)
     copy.body = copy.body[1:]
     return copy
+
+
+def _vectors(parts: list[ast.FunctionDef]) -> Iterator[str]:
+    """The pointers from which tiles of vectors are read or written, and those to their channels."""
+    for node in (node for part in parts for node in ast.walk(part)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OF_VECTORS:
+            yield next(each.id for each in ast.walk(node.args[0]) if isinstance(each, ast.Name))
+        elif isinstance(node, ast.arg) and node.arg.endswith("_channels_ptr"):
+            yield node.arg
+
+
+_OF_VECTORS = ("_load_tile", "_store_tile")
 
 
 class _Numbers(ast.NodeTransformer):

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -23,9 +23,9 @@ from typing import Any
 from attncc.check.kernel_text import KernelText, TileLoop, kernels_of
 from attncc.plan.model import Tile
 
-_VECTORS = frozenset({"q", "k", "v", "out", "residual", "d_out", "dq", "dk", "dv"})
 _PLACES = frozenset({"q_start", "kv_lengths"})
 _LENGTHS = frozenset({"n", "m", "k_start"})
+_SIZE = re.compile(r"_size_\d+$")  # of a table's axis
 _MATRIX = re.compile(r"\bmma\.sync\b|\bwgmma\.mma_async\b|\btcgen05\.mma\b|\bv_mfma_")
 _ALIGNED: list[list[str | int]] = [["tt.divisibility", 16]]  # of every pointer and stride, as a launch finds it
 
@@ -98,7 +98,7 @@ def measure(path: Path, kernel: str, tile: Tile, target: str, d: int, dtype: str
     jitted = getattr(load(path), f"_{kernel}_kernel")
     started = sum(os.times()[:4])
     try:
-        compiled = _compile(jitted, tile, TARGETS[target], d, dtype)
+        compiled = _compile(jitted, text, tile, TARGETS[target], d, dtype)
     except Exception as error:  # noqa: BLE001 - ptxas, LLVM and Triton's passes raise whatever they like
         message = str(error).strip().splitlines() or [""]
         return Measurement(why=f"{type(error).__name__}: {message[0][:150]}")
@@ -123,33 +123,36 @@ def _block(width: int) -> int:
     return max(16, 1 << (width - 1).bit_length())
 
 
-def signature(names: Sequence[str], dtype: str, stride: str = "i32") -> dict[str, str | tuple[str, ...]]:
-    """The types of a kernel's arguments, known by their names."""
+def signature(
+    names: Sequence[str], dtype: str, vectors: Collection[str], stride: str = "i32"
+) -> dict[str, str | tuple[str, ...]]:
+    """The types of a kernel's arguments, known by their names; `vectors` are those of the pointers to vectors."""
 
     def kind(name: str) -> str | tuple[str, ...]:
         if name.endswith("_strides"):
             return (stride,) * 3
-        if name in _LENGTHS:
+        if name in _LENGTHS or _SIZE.search(name):
             return "i32"
         if not name.endswith("_ptr"):
             return "fp32"
         what = name.removesuffix("_ptr")
-        return "*i32" if what in _PLACES else f"*{dtype}" if what in _VECTORS else "*fp32"
+        return "*i32" if what in _PLACES else f"*{dtype}" if name in vectors else "*fp32"
 
     return {name: kind(name) for name in names}
 
 
-def _compile(kernel: Any, tile: Tile, target: Target, d: int, dtype: str) -> Any:
+def _compile(kernel: Any, text: KernelText, tile: Tile, target: Target, d: int, dtype: str) -> Any:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    constants: dict[str, int | str | None] = {"GROUP": 1, "D": d, "E": d, "BLOCK_D": _block(d), "BLOCK_E": _block(d)}
-    constants |= {"PRECISION": "ieee", "BLOCK_M": tile.rows, "BLOCK_N": tile.columns}
+    names = [each.name for each in kernel.params if each.is_constexpr]
+    constants: dict[str, int | str | None] = {name: _block(d) if name.startswith("BLOCK_") else d for name in names}
+    constants |= {"GROUP": 1, "PRECISION": "ieee", "BLOCK_M": tile.rows, "BLOCK_N": tile.columns}
     if dtype == "fp32" and "residual_ptr" in kernel.arg_names:
         constants["residual_ptr"] = None  # nothing is rounded
     types: dict[str, Any] = dict.fromkeys(constants, "constexpr")
-    types = signature(kernel.arg_names, dtype) | types
+    types = signature(kernel.arg_names, dtype, text.vectors) | types
     source = ASTSource(kernel, types, constants, _alignment(kernel.arg_names, types))
     options = {"num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": True}
     return triton.compile(source, target=GPUTarget(target.backend, target.architecture, target.lanes), options=options)
@@ -215,15 +218,17 @@ def _nvidia(binary: bytes) -> tuple[int, int, int]:
 def loop_fault(ttir: str, expected: Sequence[TileLoop]) -> str:
     """What is wrong with the loops over tiles in Triton's first form: '' if they are as the text says.
 
-    A loop over full tiles has no integer comparison of tiles, no masked load, and selects by nothing from outside.
+    A loop over full tiles has no integer comparison of tiles, no masked load, and selects by nothing from outside;
+    what is known of a lane by its number alone is no mask.
     """
-    loops = _innermost_loops(ttir)
+    outside, loops = _tile_loops(ttir)
     if len(loops) != len(expected):
         return f"{len(loops)} loops over tiles, {len(expected)} expected"
     for at, (body, loop) in enumerate(zip(loops, expected, strict=True)):
         if loop.dots != any("tt.dot " in line for line in body):
             return f"loop {at + 1} has {'no' if loop.dots else 'a'} tt.dot"
-        masks = [line for line in body if _is_mask(line, body)]
+        defined = _definitions([*outside, *body])
+        masks = [line for line in body if _is_mask(line, body, defined)]
         if masks and not loop.masked:
             return f"loop {at + 1} is over full tiles and masks: {masks[0].split(' loc(')[0].strip()[:100]}"
         if not masks and loop.masked:
@@ -231,33 +236,60 @@ def loop_fault(ttir: str, expected: Sequence[TileLoop]) -> str:
     return ""
 
 
-def _innermost_loops(ttir: str) -> list[list[str]]:
-    """The lines of every loop that holds no other, in order."""
-    finished: list[tuple[int, list[str]]] = []
-    open_loops: list[tuple[int, int, list[str]]] = []  # line, depth of braces, lines
-    outer: set[int] = set()
-    depth = 0
-    for at, line in enumerate(ttir.splitlines()):
+_OVER_TILES = re.compile(r"\bscf\.for %(step|tile)(_\d+)? ")
+_DEFINITION = re.compile(r"^\s*%(\w+) = ([\w.]+)(.*)")
+_VALUE = re.compile(r"%(\w+)")
+
+
+def _tile_loops(ttir: str) -> tuple[list[str], list[list[str]]]:
+    """The lines outside of the loops over tiles, and those of every such loop, loops inside it included."""
+    outside: list[str] = []
+    loops: list[list[str]] = []
+    depth = inside = 0
+    for line in ttir.splitlines():
         depth += line.count("{") - line.count("}")
-        if "scf.for " in line:
-            outer |= {start for start, _, _ in open_loops}
-            open_loops.append((at, depth, []))
-        elif open_loops and depth < open_loops[-1][1]:
-            start, _, body = open_loops.pop()
-            finished.append((start, body))
-        elif open_loops:
-            open_loops[-1][2].append(line)
-    return [body for start, body in sorted(finished) if start not in outer]
+        if inside and depth < inside:
+            inside = 0
+        if inside:
+            loops[-1].append(line)
+        else:
+            outside.append(line)
+        if not inside and _OVER_TILES.search(line):
+            loops.append([])
+            inside = depth
+    return outside, loops
 
 
-def _is_mask(line: str, body: Sequence[str]) -> bool:
+def _definitions(lines: Sequence[str]) -> dict[str, tuple[str, list[str]]]:
+    """For each value its operation and what that reads."""
+    found = {}
+    for line in lines:
+        match = _DEFINITION.match(line)
+        if match is not None:
+            found[match[1]] = (match[2], _VALUE.findall(match[3]))
+    return found
+
+
+def _is_of_lanes(name: str, defined: dict[str, tuple[str, list[str]]]) -> bool:
+    """Whether a value follows from numbers of lanes and channels: it is the same in every tile."""
+    if name.startswith("channel"):
+        return True
+    operation, read = defined.get(name, ("", []))
+    if operation in ("tt.make_range", "arith.constant"):
+        return True
+    return operation != "scf.for" and bool(read) and all(_is_of_lanes(each, defined) for each in read)
+
+
+def _is_mask(line: str, body: Sequence[str], defined: dict[str, tuple[str, list[str]]]) -> bool:
     if "tensor<" not in line:
         return False
     if "arith.cmpi " in line:
-        return True
+        return not all(_is_of_lanes(name, defined) for name in _VALUE.findall(line.split(" = ")[1]))
     if "tt.load " in line:
         return "," in line.split("tt.load ")[1].split(" : ")[0]
     if "arith.select " in line:
         condition = line.split("arith.select ")[1].split(",")[0]
+        if _is_of_lanes(condition.removeprefix("%"), defined):
+            return False
         return not any(each.lstrip().startswith(f"{condition} =") for each in body)
     return False

@@ -44,25 +44,15 @@ def _template(name: str) -> str:
     return resources.files("attncc.emit").joinpath(name).read_text(encoding="utf-8")
 
 
-def _has_kernels(plan: Plan) -> bool:
-    """TEMPORARY, until Triton printers know every operation: whether kernels can be printed for a plan."""
-    kinds = (Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)
-    names = tuple(each.name for each in plan.core.operands)
-    ops = {node.op for graph in (plan.gpu.forward, plan.gpu.backward) for node in graph}
-    known = not ops & {Op.ENTRY, Op.CHANNELS, Op.SPREAD, Op.ADD}
-    return names == ("q", "k", "v") and len(plan.core.of_kind(*kinds)) == 3 and known and not plan.core.derived
-
-
 def _values(plan: Plan) -> dict[str, object]:
     """What the template reads; texts are printed, numbers and flags decided elsewhere."""
     spec = plan.spec
     operands = Operands(spec, plan.core)
     torch_form = TorchForm(plan, operands)
-    has_kernels = _has_kernels(plan)
-    triton_form = TritonForm(plan) if has_kernels else None
+    triton_form = TritonForm(plan)
     parts = torch_form.parts()
-    triton_text = triton_form.kernel_text() if triton_form is not None else ""
-    launchers = triton_form.launchers() if triton_form is not None else ""
+    triton_text = triton_form.kernel_text()
+    launchers = triton_form.launchers()
     statistics = tuple(name for name in plan.torch.forward.outputs if name != "out")
     kept = (*statistics, "residual") if plan.reads_delta else statistics
     lse_index = 1 + statistics.index("lse") if plan.has_lse else 0
@@ -75,7 +65,7 @@ def _values(plan: Plan) -> dict[str, object]:
         parts.used
         | torch_form.used
         | functional.used
-        | (triton_form.host_used if triton_form is not None else set())
+        | triton_form.host_used
         | {"_reciprocal"}
         | ({"_table"} if "_table(" in launchers + parts.numbers else set())
     )
@@ -90,7 +80,6 @@ def _values(plan: Plan) -> dict[str, object]:
         "needs_math": "math." in body,
         "parts": parts,
         "slabs": plan.slabs,
-        "has_kernels": has_kernels,
         "triton_text": triton_text,
         "launchers": launchers,
         "prologue": prologue,

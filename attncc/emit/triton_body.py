@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from attncc.emit.expressions import CONJUNCT
 from attncc.emit.tile import Sweep
-from attncc.emit.triton_scope import BLOCK, LANES, ORIGIN, POSITION, START, KernelScope, width_of
+from attncc.emit.triton_pairs import PairPrinter
+from attncc.emit.triton_scope import (
+    BLOCK,
+    LANES,
+    ORIGIN,
+    POSITION,
+    START,
+    KernelScope,
+    is_offset_sum,
+    is_vector,
+    width_of,
+)
 from attncc.graph.ir import Node, peaked
 from attncc.graph.ops import Op
 from attncc.spec.expr import TRUE, And, Const, Expr
@@ -22,6 +33,7 @@ class BodyPrinter:
         self.loaded: set[str] = set()
         self.rename: dict[str, str] = {}
         self.peak_done = sweep.peak is None
+        self.pairs = PairPrinter(kernel, sweep, self.rename)
 
     def print(self) -> None:
         """Loads, numbers in order, running maximum when it is first needed, sums."""
@@ -33,8 +45,12 @@ class BodyPrinter:
             self._print_node(node)
         self._raise_peak()
         for node in self.sweep.sums:
-            self._print_sum(node)
-        self.writer.line(f"return {', '.join(node.name for node in self.sweep.reductions)}")
+            if node.op is not Op.SPREAD:
+                self._print_sum(node)
+        self._print_spreads()
+        carried = self.kernel.carried(self.sweep)
+        if carried:
+            self.writer.line(f"return {', '.join(carried)}")
 
     def _print_lanes(self) -> None:
         lanes, start = LANES[self.swept], START[self.swept]
@@ -52,14 +68,22 @@ class BodyPrinter:
             if node.name not in names or node.name in self.loaded:
                 continue
             self.loaded.add(node.name)
-            if node.op is Op.OPERAND:
+            if is_vector(node):
                 width, block = width_of(node)
                 arguments = f"{node.name}_ptr, {node.name}_stride, visible, {self.block}, {width}, {block}, MASKED"
                 self.writer.line(f"{node.name} = _load_tile({arguments})")
             else:
-                self.kernel.load_statistic(node.name, f"{node.name}_ptr", "visible", self.block, "MASKED")
+                self.kernel.load_numbers(node.name, f"{node.name}_ptr", "visible", self.block, "MASKED")
+
+    def _load_all_numbers(self, node: Node) -> None:
+        """Load the numbers of rows or keys that a formula of channels reads."""
+        self._load(tuple(each.name for each in self.sweep.loads if not is_vector(each) and each.name in node.inputs))
 
     def _print_node(self, node: Node) -> None:
+        if node.op is Op.CHANNELS:
+            self._load_all_numbers(node)
+            self.pairs.print_channels(node)
+            return
         self._load(node.inputs)
         if self.sweep.peak is not None and "peak" in node.inputs:
             self._raise_peak()
@@ -71,6 +95,8 @@ class BodyPrinter:
                 self.writer.line(f"{node.name} = _dot({fixed}, tl.trans({swept}), None, PRECISION)")
             case Op.RESTRICT:
                 self._print_restrict(node)
+            case Op.ENTRY:
+                self.pairs.print_entry(node)
             case Op.NUMBER if not any(self._is_tile(each) for each in node.inputs):
                 shape = f"[{BLOCK[self.kernel.fixed]}, {self.block}]"
                 text = self.kernel.expression(node.value, pair=True, rename=self.rename, context=CONJUNCT)
@@ -95,13 +121,12 @@ class BodyPrinter:
 
     def _print_related(self, predicate: Expr) -> None:
         with self.writer.block("if MASKED:"):
-            needs_visible = self.kernel.rows_fixed or predicate == TRUE
-            if predicate == TRUE:
-                self.writer.line("related = visible[None, :]")
-                return
+            needs_visible = self.kernel.rows_fixed or predicate == TRUE or self.kernel.hides_lanes
             parts = predicate.operands if isinstance(predicate, And) else (predicate,)
-            texts = [self.kernel.expression(part, pair=True, context=CONJUNCT) for part in parts]
-            self.writer.line(f"related = {' & '.join([*texts, *(['visible[None, :]'] if needs_visible else [])])}")
+            texts = [self.kernel.expression(part, pair=True, context=CONJUNCT) for part in parts if part != TRUE]
+            texts += ["visible[None, :]"] if needs_visible else []
+            texts += ["alive[:, None]"] if self.kernel.offset_sums else []
+            self.writer.line(f"related = {' & '.join(texts)}")
 
     def _print_restrict(self, node: Node) -> None:
         """Masked in place where nothing else reads the unmasked number."""
@@ -139,6 +164,9 @@ class BodyPrinter:
         self._load(node.inputs)
         shrinks = node.name in self.sweep.rescaled
         source = self.rename.get(node.inputs[0], node.inputs[0])
+        if is_offset_sum(node):
+            self.pairs.print_offset_sum(node, source)
+            return
         if node.op is Op.SUM:
             before = f"{node.name} * shrink" if shrinks else node.name
             restrict = next((each for each in self.sweep.body if each.name == node.inputs[0]), None)
@@ -154,6 +182,14 @@ class BodyPrinter:
             self.writer.line(f"{node.name} = _weigh({source}, {operand}, {before}, PRECISION)")
             return
         self.writer.line(f"{node.name} = _dot({source}.to({operand}.dtype), {operand}, {before}, PRECISION)")
+
+    def _print_spreads(self) -> None:
+        """Sums by channel, those of one width in one loop."""
+        spreads = [node for node in self.sweep.sums if node.op is Op.SPREAD]
+        for node in spreads:
+            self._load_all_numbers(node)
+        for width in dict.fromkeys(width_of(node) for node in spreads):
+            self.pairs.print_spreads([node for node in spreads if width_of(node) == width])
 
     def _print_constant_sum(self, name: str, before: str, constant: str) -> None:
         """The same number for every related pair: counted on partial tiles, known on full ones."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from attncc.emit.expressions import TORCH
+from attncc.emit.expressions import Writer as ExpressionWriter
 from attncc.emit.tile import Kernel, schedule
 from attncc.emit.torch_form import print_numbers, tables_of
 from attncc.emit.triton_kernel import KernelPrinter
+from attncc.emit.triton_launch import Shapes, host_text
 from attncc.emit.triton_library import library
+from attncc.emit.triton_scope import by_channel, is_offset_sum, tiled
+from attncc.emit.triton_symbols import with_numbers
 from attncc.emit.writer import WIDTH, Writer
+from attncc.graph.core import Kind, Operand
 from attncc.graph.ir import Node
-from attncc.graph.ops import Axis
+from attncc.graph.ops import Axis, Op
 from attncc.plan.model import Plan
+from attncc.rewrite.backward import gradient_name
+from attncc.spec.data import Size
 from attncc.spec.expr import Const
 
 
@@ -18,14 +26,23 @@ class TritonForm:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        forward, backward = plan.gpu.forward, plan.gpu.backward
+        forward, backward = with_numbers(plan.gpu.forward), with_numbers(plan.gpu.backward)
         columns = tuple(name for name in backward.outputs if Axis.COLUMN in backward[name].axes)
+        rows = tuple(name for name in backward.outputs if self._is_summed_by_row(backward[name]))
         self.forward = schedule("forward", forward, Axis.ROW, forward.outputs)
         self.columns = schedule("backward_columns", backward, Axis.COLUMN, columns)
-        has_rows = "dq" in backward.outputs
-        self.rows = schedule("backward_rows", backward, Axis.ROW, ("dq",)) if has_rows else None
+        self.rows = schedule("backward_rows", backward, Axis.ROW, rows) if rows else None
+        self.core = plan.core
+        self.widths = tuple(dict.fromkeys(("d", "e", *(each.width or "e" for each in plan.core.operands))))
+        known = {each.width for each in plan.core.operands}
+        self.widths = tuple(name for name in self.widths if name in known)
         self.used: set[str] = set()
         self.host_used: set[str] = set()
+
+    def _is_summed_by_row(self, gradient: Node) -> bool:
+        """Whether tiles of rows compute a gradient: what follows from saved row numbers alone needs no kernel."""
+        of_row = Axis.ROW in gradient.axes and gradient.op is not Op.NUMBER
+        return of_row or Axis.OFFSET in gradient.axes
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -47,14 +64,29 @@ class TritonForm:
         tables = self._tables() | {
             node.name: False for kernel in self.kernels for node in kernel.uniform if isinstance(node.expr, Const)
         }
-        for kernel in self.kernels:
-            keeps = self.plan.reads_delta and kernel is self.forward
-            printer = KernelPrinter(writer, kernel, self.plan.domain, tables, self.used, keeps_residual=keeps)
-            for at in range(len(kernel.sweeps)):
+        for printer in self._printers(writer, tables):
+            for at in range(len(printer.kernel.sweeps)):
                 printer.print_body(at)
             printer.print_kernel()
         text = library(self.used) + "\n\n" + writer.text()
         return "\n".join(f"    {line}" if line else "" for line in text.strip("\n").split("\n"))
+
+    def _printers(self, writer: Writer, tables: dict[str, bool]) -> list[KernelPrinter]:
+        data = {each.name: each for each in self.plan.spec.data}
+        axes = {each.name: data[each.source or each.name].axes for each in self.core.of_kind(Kind.TABLE)}
+        return [
+            KernelPrinter(
+                writer,
+                kernel,
+                self.plan.domain,
+                self.widths,
+                axes,
+                tables,
+                self.used,
+                keeps_residual=self.plan.reads_delta and kernel is self.forward,
+            )
+            for kernel in self.kernels
+        ]
 
     # --- launching --------------------------------------------------------------------------------------------
 
@@ -62,7 +94,7 @@ class TritonForm:
         """Tuning, number tables and launch functions."""
         writer = Writer()
         self._print_tiles(writer)
-        writer.lines(_HOST)
+        writer.lines(host_text(self._shapes()))
         numbers = print_numbers(self.uniform(), "_kernel_numbers", self.host_used)
         if numbers:
             writer.lines("\n\n" + numbers)
@@ -73,6 +105,35 @@ class TritonForm:
         writer.line()
         self._print_backward(writer)
         return writer.text()
+
+    def _shapes(self) -> Shapes:
+        vectors = self.core.of_kind(Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)
+        products = tiled(self.kernels)
+        preferred = (self.core.rows, self.core.values, *(each.name for each in vectors))
+        pointers = [{node.name for node in kernel.operands} & tiled([kernel]) for kernel in self.kernels]
+        sides = [[each for each in vectors if each.kind is kind and each.name in products] for kind in _SIDES]
+        held = [each.width or "e" for each in sides[0]]
+        streamed = [
+            name
+            for name in self.widths
+            for _ in range(max(_count(sides[0], name) + (name == "e"), _count(sides[1], name)))
+        ]
+        return Shapes(
+            rows=self.core.rows,
+            column=self._column(),
+            widths={width: next(name for name in preferred if self.core[name].width == width) for width in self.widths},
+            pointer=next(name for name in preferred if all(name in each for each in pointers)),
+            values=self.core.values,
+            d_values=gradient_name(self.core.values),
+            held=held,
+            streamed=streamed,
+            sums=[node.name for node in self._offset_sums()],
+        )
+
+    def _offset_sums(self) -> tuple[Node, ...]:
+        """The sums by distance that tiles of rows add up."""
+        sweeps = self.rows.sweeps if self.rows is not None else ()
+        return tuple(node for sweep in sweeps for node in sweep.sums if is_offset_sum(node))
 
     def _print_tiles(self, writer: Writer) -> None:
         writer.comment(
@@ -93,13 +154,24 @@ class TritonForm:
     def _scale(self) -> str:
         return "scale, " if self.plan.spec.reads_scale else ""
 
+    def _sizes(self) -> str:
+        """The operands that tell all sizes: rows, something as wide as keys, values."""
+        data = {each.name: each for each in self.plan.spec.data}
+        vectors = self.core.of_kind(Kind.COLUMN_VECTOR) + self.core.of_kind(Kind.ROW_VECTOR)
+        wide = (each.name for each in vectors if each.source and data[each.source].axes[-1] is Size.WIDTH)
+        return f"{self.core.rows}, {next(wide, self.core.values)}, {self.core.values}"
+
+    def _column(self) -> str:
+        """The operand that tells keys and their heads."""
+        return self.core.of_kind(Kind.COLUMN_VECTOR)[0].name
+
     def _print_numbers(self, writer: Writer) -> None:
         uniform = self.uniform()
         if not uniform:
             return
         scale = "scale" if self.plan.spec.reads_scale else "None"
         names = ", ".join(node.name for node in uniform)
-        writer.line(f"{names}{',' * (len(uniform) == 1)} = _kernel_numbers(q, k, v, {scale}, kv_lengths)")
+        writer.line(f"{names}{',' * (len(uniform) == 1)} = _kernel_numbers({self._sizes()}, {scale}, kv_lengths)")
         for node in uniform:
             if self._tables()[node.name]:
                 writer.line(f"{node.name} = {node.name}[..., 0, 0].expand(batch, heads).float().contiguous()")
@@ -111,139 +183,166 @@ class TritonForm:
         """What rounding takes from `out`, which backward reads with it."""
         return ["residual"] if self.plan.reads_delta else []
 
+    def _arguments(self) -> str:
+        return "".join(f"{each.name}, " for each in self.core.operands)
+
+    def _print_operands(self, writer: Writer, *others: str) -> None:
+        """Operands as kernels take them."""
+        vectors = [each.name for each in self.core.of_kind(Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)]
+        names = [*vectors, *others]
+        writer.line(f"{', '.join(names)} = {', '.join(f'_dense({name})' for name in names)}")
+        for each in self.core.operands:
+            if not each.kind.is_vector:
+                writer.line(f"{each.name} = {each.name}.float().contiguous()")
+
+    def _print_channels(self, writer: Writer, *kernels: Kernel) -> None:
+        for name in sorted(by_channel(kernels), key=self.names.index):
+            writer.line(f"{name}_channels = {name}.mT.contiguous()")
+
+    @property
+    def names(self) -> list[str]:
+        """The operands' names, in order."""
+        return [each.name for each in self.core.operands]
+
+    def _print_places(self, writer: Writer) -> None:
+        places = f"{self.core.rows}, {self._column()}, q_start, q_starts, kv_lengths"
+        writer.line(f"starts, lengths = _places({places})")
+
     def _print_forward(self, writer: Writer) -> None:
         places = "q_start, k_start, q_starts, kv_lengths"
+        rows, values = self.core.rows, self.core.values
         keep = ", keep_residual" if self.plan.reads_delta else ""
-        with writer.block(f"def _launch_forward(q, k, v, {self._scale()}{places}{keep}):"):
+        with writer.block(f"def _launch_forward({self._arguments()}{self._scale()}{places}{keep}):"):
             writer.line('"""What `_forward` returns, by the Triton kernel."""')
-            writer.line("q, k, v = _dense(q), _dense(k), _dense(v)")
-            writer.line("batch, heads, n, _ = q.shape")
-            writer.line("m = k.shape[2]")
-            writer.line("out = q.new_empty(batch, heads, n, v.shape[-1])")
+            self._print_operands(writer)
+            writer.line(f"batch, heads, n, _ = {rows}.shape")
+            writer.line(f"m = {self._column()}.shape[2]")
+            writer.line(f"out = {rows}.new_empty(batch, heads, n, {values}.shape[-1])")
             for name in self._statistics():
-                writer.line(f"{name} = q.new_empty(batch, heads, n, dtype=torch.float32)")
+                writer.line(f"{name} = {rows}.new_empty(batch, heads, n, dtype=torch.float32)")
             if self.plan.reads_delta:
-                writer.line("residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)")
+                width = f"{values}.shape[-1] if keep_residual else 0"
+                writer.line(f"residual = {rows}.new_empty(batch, heads, n, {width})")
             self._print_numbers(writer)
-            writer.line("starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)")
+            self._print_channels(writer, self.forward)
+            self._print_places(writer)
             with writer.block("if out.numel():"):
                 self._print_launch(writer, self.forward)
             names = ["out", *self._statistics(), *self._residual()]
             writer.line(f"return ({', '.join(names)}{',' * (len(names) == 1)})")
 
+    # --- gradients --------------------------------------------------------------------------------------------
+
     def _print_backward(self, writer: Writer) -> None:
         kept = "".join(f"{name}, " for name in (*self._statistics(), *self._residual()))
         d_lse = "d_lse, " if self.plan.has_lse else ""
         places = "q_start, k_start, q_starts, kv_lengths"
-        arguments = f"q, k, v, out, {kept}d_out, {d_lse}{self._scale()}{places}"
+        arguments = f"{self._arguments()}out, {kept}d_out, {d_lse}{self._scale()}{places}"
         with writer.block(f"def _launch_backward({arguments}):"):
             writer.line('"""What `_backward` returns, by the Triton kernels."""')
-            writer.line("q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)")
-            writer.line("batch, heads, n, d = q.shape")
-            writer.line("kv_heads, m, e = v.shape[1:]")
-            writer.line(
-                "dq = q.new_zeros(batch, heads, n, d)" if self.rows is None else "dq = q.new_empty(batch, heads, n, d)"
-            )
-            has_dk = "dk" in self.plan.gpu.backward.outputs
-            writer.line(f"dk = k.new_{'empty' if has_dk else 'zeros'}(batch, kv_heads, m, d)")
-            writer.line("dv = v.new_empty(batch, kv_heads, m, e)")
+            self._print_operands(writer, "d_out")
+            writer.line(f"batch, heads, n, _ = {self.core.rows}.shape")
+            writer.line(f"kv_heads, m, _ = {self.core.values}.shape[1:]")
+            for each in self.core.operands:
+                self._print_room(writer, each)
+            for node in self._offset_sums():
+                device = f"{self.core.rows}.device"
+                writer.line(f"{node.name} = _sums_by_offset(batch, heads, n, m, {device})")
             if self.plan.reads_delta:
                 less = " - d_lse.float()" if self.plan.has_lse else ""
                 writer.line(f"delta = (d_out.float() * _unrounded(out, residual)).sum(-1){less}")
-            for node in self.columns.statistics:
-                if node.name != "delta":
-                    writer.line(f"{node.name} = {node.name}.contiguous()")
+            for name in self._read_statistics():
+                writer.line(f"{name} = {name}.contiguous()")
             self._print_numbers(writer)
-            writer.line("starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)")
-            with writer.block("if dv.numel():"):
+            self._print_channels(writer, *self.kernels[1:])
+            self._print_places(writer)
+            with writer.block(f"if {gradient_name(self.core.values)}.numel():"):
                 self._print_launch(writer, self.columns)
             if self.rows is not None:
-                with writer.block("if dq.numel():"):
+                own = [node.name for node in self.rows.stores if Axis.ROW in node.axes]
+                with writer.block(f"if {own[0] if own else 'out'}.numel():"):
                     self._print_launch(writer, self.rows)
-            writer.line("return dq, dk, dv")
+            self._print_left(writer)
+            tables = self.core.of_kind(Kind.TABLE)
+            if any(self._has_gradient(each) for each in tables):
+                writer.comment("Sums into tables are taken slab by slab.")
+                writer.line(f"by_slab = _backward({arguments})")
+            results = [
+                f"by_slab[{at}]" if each in tables and self._has_gradient(each) else gradient_name(each.name)
+                for at, each in enumerate(self.core.operands)
+            ]
+            writer.line(f"return {', '.join(results)}{',' * (len(results) == 1)}")
+
+    def _has_gradient(self, operand: Operand) -> bool:
+        return gradient_name(operand.name) in self.plan.gpu.backward.outputs
+
+    def _print_room(self, writer: Writer, operand: Operand) -> None:
+        """The tensor that a gradient is written into, unless it is found otherwise."""
+        name, gradient = operand.name, gradient_name(operand.name)
+        if not self._has_gradient(operand):
+            writer.line(f"{gradient} = {name}.new_zeros({name}.shape)")
+        elif any(gradient == node.name and Axis.OFFSET not in node.axes for node in self._stores()):
+            writer.line(f"{gradient} = {name}.new_empty({name}.shape)")
+
+    def _stores(self) -> tuple[Node, ...]:
+        return (*self.columns.stores, *(self.rows.stores if self.rows is not None else ()))
+
+    def _read_statistics(self) -> list[str]:
+        rows = self.rows.statistics if self.rows is not None else ()
+        names = dict.fromkeys(node.name for node in (*self.columns.statistics, *rows))
+        return [name for name in names if name != "delta"]
+
+    def _print_left(self, writer: Writer) -> None:
+        """Gradients that follow from saved row numbers, and what is left to do to sums by distance."""
+        backward = self.plan.gpu.backward
+        for node in self._offset_sums():
+            writer.line(f"{node.name} = {node.name}[..., : n + m].sum(2)")
+        expressions = ExpressionWriter(TORCH, lambda name: name.value, lambda name: name)
+        for node in backward:
+            if node.op in (Op.MULTIPLY, Op.ADD) and Axis.OFFSET in node.axes:
+                writer.line(f"{node.name} = {self._combined(node)}")
+            elif node.op is Op.NUMBER and node.name in backward.outputs:
+                writer.line(f"{node.name} = {expressions.write(node.value)}")
+        self.host_used |= expressions.used
+        for each in self.core.of_kind(Kind.OFFSET_NUMBER):
+            if self._has_gradient(each):
+                gradient = gradient_name(each.name)
+                writer.line(f"{gradient} = {gradient}.sum_to_size({each.name}.shape)")
+
+    def _combined(self, node: Node) -> str:
+        if node.op is Op.ADD:
+            return " + ".join(node.inputs)
+        factor = self.plan.gpu.backward[node.inputs[1]]
+        if isinstance(factor.expr, Const):
+            return f"{node.inputs[0]} * {factor.expr.value!r}"
+        return f"{node.inputs[0]} * {factor.name}{'[..., None]' if self._tables()[factor.name] else ''}"
 
     def _print_launch(self, writer: Writer, kernel: Kernel) -> None:
         rows = kernel.fixed is Axis.ROW
         length, block, heads = ("n", "BLOCK_M", "heads") if rows else ("m", "BLOCK_N", "kv_heads")
-        operands = [node.name for node in kernel.operands]
-        pointers = operands + [node.name for node in kernel.statistics] + [node.name for node in kernel.stores]
+        printer = next(each for each in self._printers(Writer(), {}) if each.kernel is kernel)
+        operands = [name for node in kernel.operands for name in printer.tensors_of(node)]
+        pointers = operands + [node.name for node in kernel.statistics] + printer.results
         if kernel is self.forward and self.plan.reads_delta:
             pointers.append("residual if keep_residual else None")
-        strides = [f"{name}.stride()[:3]" for name in operands]
-        numbers = [node.name for node in kernel.uniform if not isinstance(node.expr, Const)]
-        writer.line(f'grid = _grid({length}, "{block}", {heads}, batch)')
-        groups = [pointers, ["starts", "lengths"], strides, ["n", "m", "k_start", *numbers]]
-        writer.listing(f'_launch(_{kernel.name}_kernel, "{kernel.name}", grid, q, k, v,', groups, ")")
-
-
-_HOST = '''
-
-
-def _dense(x):
-    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
-    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
-
-
-def _block(width):
-    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
-    return max(16, 1 << (width - 1).bit_length())
-
-
-def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
-    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
-    q = arguments["q_ptr"]
-    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
-    device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
-
-    def size(config):
-        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
-        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
-        resident = 0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
-        stages = max(config.num_stages - on_amd, 1)
-        return (resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns) * q.element_size()
-
-    # A warp of 64 lanes has half the registers a lane when there are eight of them.
-    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
-    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [min(configs, key=size)]
-
-
-@functools.cache
-def _tuned(kernel, name, element_size, width):
-    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
-    if triton.knobs.runtime.interpret:
-        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
-    else:
-        configs = [
-            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
-            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        offsets = {node.name for node in printer.by_offset}
+        strides = [
+            f"{name}.expand(batch, -1, -1).stride()" if name in offsets else f"{name}.stride()[:3]"
+            for name in printer.strided
         ]
-    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
-    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(kernel)
+        numbers = [node.name for node in kernel.uniform if not isinstance(node.expr, Const)]
+        numbers += [f"{table}.shape[{axis}]" for table, axis in printer.table_sizes]
+        if printer.offset_sums:
+            writer.line(f"grid = ({printer.offset_sums[0].name}.shape[2], heads, batch)")
+        else:
+            writer.line(f'grid = _grid({length}, "{block}", {heads}, batch)')
+        groups = [pointers, ["starts", "lengths"], strides, ["n", "m", "k_start", *numbers]]
+        opening = f'_launch(_{kernel.name}_kernel, "{kernel.name}", grid, {self._shapes().arguments},'
+        writer.listing(opening, groups, ")")
 
 
-def _grid(length, block, heads, batch):
-    """One program for every tile of an axis, every head and every batch entry."""
-    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+_SIDES = (Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)
 
 
-def _launch(kernel, name, grid, q, k, v, *arguments):
-    """Run a kernel, specialised by the widths of q and v."""
-    d, e = q.shape[-1], v.shape[-1]
-    block_d, block_e = _block(d), _block(e)
-    _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
-        *arguments,
-        GROUP=q.shape[1] // k.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
-        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
-        enable_fp_fusion=True,
-    )  # fmt: skip
-
-
-def _places(q, k, q_start, q_starts, kv_lengths):
-    """The position of the first row and the number of keys of every batch entry, [batch] each."""
-    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
-    if q_starts is not None:
-        starts = (starts + q_starts).to(torch.int32)
-    if kv_lengths is None:
-        return starts, torch.full_like(starts, k.shape[2])
-    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
-'''
+def _count(operands: list[Operand], width: str) -> int:
+    return sum(each.width == width for each in operands)

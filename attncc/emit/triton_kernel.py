@@ -6,23 +6,41 @@ fixed. The body is called twice: in a loop over partial tiles with a mask, and i
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from attncc.emit.tile import Kernel, Sweep
 from attncc.emit.triton_body import BodyPrinter
+from attncc.emit.triton_places import KernelPlaces
 from attncc.emit.triton_ranges import RangePrinter, Runs
-from attncc.emit.triton_scope import BLOCK, LANES, LOWEST, ORIGIN, POSITION, SCALARS, START, KernelScope, width_of
+from attncc.emit.triton_scope import (
+    BLOCK,
+    LANES,
+    LENGTH,
+    LOWEST,
+    ORIGIN,
+    POSITION,
+    SCALARS,
+    START,
+    constexpr_of,
+    is_offset_sum,
+    is_vector,
+    width_of,
+)
 from attncc.emit.writer import Writer
-from attncc.graph.ir import Node
+from attncc.graph.ir import Node, peaked
 from attncc.graph.ops import Axis, Op
 from attncc.plan.ranges import Domain
+from attncc.spec.data import Axis as Length
 from attncc.spec.expr import Const, Expr, Name, names_in
 
 
-class KernelPrinter(KernelScope):
+class KernelPrinter(KernelPlaces):
     """Prints one kernel of the tile program.
 
     Args:
+        widths: the names of all widths of vectors.
+        table_axes: the axes of each table.
         numbers: for each call-wide number whether it is a table [batch, heads] (True) or a plain scalar (False).
     """
 
@@ -31,13 +49,16 @@ class KernelPrinter(KernelScope):
         writer: Writer,
         kernel: Kernel,
         domain: Domain,
-        numbers: dict[str, bool],
+        widths: Sequence[str],
+        table_axes: Mapping[str, tuple[Length, ...]],
+        numbers: Mapping[str, bool],
         used: set[str],
         *,
         keeps_residual: bool = False,
     ) -> None:
-        super().__init__(writer, kernel, used, keeps_residual=keeps_residual)
+        super().__init__(writer, kernel, table_axes, used, keeps_residual=keeps_residual)
         self.domain = domain
+        self.widths = widths
         self.numbers = numbers
 
     # --- names ------------------------------------------------------------------------------------------------
@@ -50,32 +71,50 @@ class KernelPrinter(KernelScope):
 
     def body_arguments(self, sweep: Sweep) -> tuple[list[list[str]], list[str]]:
         """Parameters of the tile body (values; pointers and strides; places and scalars), and its constexprs."""
-        carried = self._carried(sweep)
-        read = {name for node in (*sweep.body, *sweep.reductions, *sweep.numbers) for name in node.inputs}
-        fixed = [node.name for node in (*self.kernel.loads, *self.kernel.before) if node.name in read]
+        carried = self.carried(sweep)
+        read = {name for node in (*sweep.body, *sweep.sums, *sweep.numbers) for name in node.inputs}
+        read |= set(peaked(sweep.peak)) if sweep.peak is not None else set()
+        fixed = [name for node in self.kernel.loads if node.name in read for name in self._held(node)]
+        fixed += [node.name for node in self.kernel.before if node.name in read]
         fixed += [node.name for earlier in self._earlier(sweep) for node in earlier.reductions if node.name in read]
         fixed += [node.name for each in (*self._earlier(sweep), sweep) for node in each.before if node.name in read]
-        loads = [node for node in sweep.loads if node.name in read or node.op is Op.OPERAND]
-        pointers = [f"{node.name}_ptr" for node in loads]
-        strides = [f"{node.name}_stride" for node in loads if node.op is Op.OPERAND]
+        fixed += [f"{node.name}_at" for node in self.by_offset if node.name in read]
+        fixed += [f"{node.name}_at" for node in sweep.sums if is_offset_sum(node)]
+        fixed += ["alive"] if self.offset_sums else []
+        loads = self._swept_loads(sweep)
+        pointers = [f"{name}_ptr" for node in loads for name in self.tensors_of(node)]
+        pointers += [f"{node.name}_ptr" for node in self.entries if node.name in read]
+        strides = [f"{node.name}_stride" for node in loads if node in self.vectors]
         scalars = [node.name for node in self.kernel.uniform if node.name in read and not self._is_literal(node)]
+        scalars += [size for node in self.entries if node.name in read for size in self.sizes(node)]
         names = self.names_read(sweep)
         positions = [POSITION[self.fixed]] if self.reads_position(sweep, self.fixed) else []
         needs_origin = self.reads_position(sweep, self.swept)
         places = [START[self.swept], *([ORIGIN[self.swept]] if needs_origin else [])]
         places += ["low", "high"] if self.rows_fixed else ["n"]
         extra = [SCALARS[name] for name in (Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS) if name in names]
-        extra = [name for name in extra if name not in places]
+        extra += [LENGTH[node.axes[0]] for node in self.channels if node.name in read]
+        extra += ["batch" for node in self.entries if node.name in read and self.is_batched(node)]
+        extra = [name for name in dict.fromkeys(extra) if name not in places]
         parameters = [carried + fixed, pointers + strides, positions + places + extra + scalars]
-        constexprs = [name for node in loads if node.op is Op.OPERAND for name in width_of(node)]
+        constexprs = [name for node in loads if is_vector(node) for name in width_of(node)]
+        constexprs += [name for node in self.channels if node.name in read for name in width_of(node)]
         constexprs += [BLOCK[Axis.ROW], BLOCK[Axis.COLUMN], "PRECISION"]
         return parameters, list(dict.fromkeys(constexprs))
 
+    def _held(self, node: Node) -> list[str]:
+        """The names under which a tile body gets an operand or number of the fixed axis."""
+        if not is_vector(node):
+            return [node.name]
+        tile = [node.name] if node.name in self.tiled else []
+        return tile + ([f"{node.name}_at"] if node.name in self.by_channel else [])
+
+    def _swept_loads(self, sweep: Sweep) -> list[Node]:
+        read = {name for node in (*sweep.body, *sweep.reductions, *sweep.numbers) for name in node.inputs}
+        return [node for node in sweep.loads if node.name in read or is_vector(node)]
+
     def _earlier(self, sweep: Sweep) -> tuple[Sweep, ...]:
         return self.kernel.sweeps[: self.kernel.sweeps.index(sweep)]
-
-    def _carried(self, sweep: Sweep) -> list[str]:
-        return [node.name for node in sweep.reductions]
 
     def _is_literal(self, node: Node) -> bool:
         return isinstance(node.expr, Const)
@@ -100,12 +139,14 @@ class KernelPrinter(KernelScope):
         """Write the kernel itself."""
         writer, kernel = self.writer, self.kernel
         start = writer.place
-        operands = [f"{node.name}_ptr" for node in kernel.operands]
+        operands = [f"{name}_ptr" for node in kernel.operands for name in self.tensors_of(node)]
         statistics = [f"{node.name}_ptr" for node in kernel.statistics]
-        stores = [f"{node.name}_ptr" for node in kernel.stores] + ["residual_ptr"] * self.keeps_residual
-        strides = [f"{node.name}_strides" for node in kernel.operands]
+        stores = [f"{name}_ptr" for name in self.results] + ["residual_ptr"] * self.keeps_residual
+        strides = [f"{name}_strides" for name in self.strided]
         numbers = [f"{name}_ptr" if table else name for name, table in self._numbers()]
-        widths = ["GROUP", "D", "E", "BLOCK_D", "BLOCK_E", "PRECISION", "BLOCK_M", "BLOCK_N"]
+        numbers += [size for node in self.entries for size in self.sizes(node)]
+        widths = [constexpr_of(name) for name in self.widths]
+        widths = ["GROUP", *widths, *(f"BLOCK_{name}" for name in widths), "PRECISION", "BLOCK_M", "BLOCK_N"]
         writer.line('@triton.jit(do_not_specialize=["n", "m", "k_start"])')
         groups = [
             operands + statistics + stores,
@@ -115,70 +156,32 @@ class KernelPrinter(KernelScope):
         ]
         writer.listing(f"def _{kernel.name}_kernel(", [*groups, [f"{name}: tl.constexpr" for name in widths]], "):")
         with writer.indented():
-            self._print_places()
-            self._print_pointers()
-            self._print_loads()
-            runs = self._print_ranges()
-            if self.rows_fixed:
-                self._print_sweeps(runs)
+            self.print_places()
+            self.print_pointers()
+            if self.offset_sums:
+                writer.comment("One program after another tile of rows: its sums by distance are its own.")
+                with writer.block("for row in range(tl.program_id(0) * BLOCK_M, n, tl.num_programs(0) * BLOCK_M):"):
+                    self._print_tile()
             else:
-                self._print_accumulators(kernel.sweeps[0])
-                self._print_heads(runs)
-            self._print_results()
+                self._print_tile()
         writer.drop_unread(start)
         writer.line()
         writer.line()
 
+    def _print_tile(self) -> None:
+        """What is done for one tile of the fixed axis."""
+        self.print_lanes()
+        self._print_loads()
+        runs = self._print_ranges()
+        if self.rows_fixed:
+            self._print_sweeps(runs)
+        else:
+            self._print_accumulators(self.kernel.sweeps[0])
+            self._print_heads(runs)
+        self._print_results()
+
     def _numbers(self) -> list[tuple[str, bool]]:
         return [(node.name, self.numbers[node.name]) for node in self.kernel.uniform if not self._is_literal(node)]
-
-    def _print_places(self) -> None:
-        writer, start, block, lanes = self.writer, START[self.fixed], BLOCK[self.fixed], LANES[self.fixed]
-        what = "row" if self.rows_fixed else "key"
-        writer.line(f"{start} = tl.program_id(0) * {block}  # first {what} of the tile")
-        if self.rows_fixed:
-            writer.line("head = tl.program_id(1)")
-            writer.line("batch = tl.program_id(2)")
-            writer.line("heads = tl.num_programs(1)")
-        else:
-            writer.line("kv_head = tl.program_id(1)")
-            writer.line("batch = tl.program_id(2)")
-            writer.line("kv_heads = tl.num_programs(1)")
-            writer.line("heads = kv_heads * GROUP")
-        writer.line(f"{lanes} = {start} + tl.arange(0, {block})")
-        writer.line("q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)")
-        writer.line("keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))")
-        writer.line()
-
-    def _print_pointers(self) -> None:
-        writer = self.writer
-        writer.comment("Offsets of whole tiles are 64 bits wide, those within a tile 32.")
-        for node in self.kernel.operands:
-            if self._is_swept_row(node):
-                continue  # found once a head, below
-            head = self._head_of(node)
-            strides = f"{node.name}_strides"
-            offset = f"tl.cast(batch, tl.int64) * {strides}[0] + tl.cast({head}, tl.int64) * {strides}[1]"
-            writer.line(f"{node.name}_ptr += {offset}")
-            if node.axes[0] is self.fixed:
-                writer.line(f"{node.name}_ptr += tl.cast({START[self.fixed]}, tl.int64) * {strides}[2]")
-        for node in self.kernel.operands:
-            if node.axes[0] is self.swept:
-                step = f"tl.cast({node.name}_strides[2], tl.int64) * {BLOCK[self.swept]}"
-                writer.line(f"{node.name}_step = {step}")
-        if self.rows_fixed:
-            writer.line("first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row")
-        else:
-            writer.line("first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column")
-        writer.line()
-
-    def _is_swept_row(self, node: Node) -> bool:
-        return not self.rows_fixed and node.axes[0] is Axis.ROW
-
-    def _head_of(self, node: Node) -> str:
-        if not self.rows_fixed:
-            return "kv_head"
-        return "head" if node.axes[0] is Axis.ROW else "head // GROUP"
 
     def _print_loads(self) -> None:
         writer, fixed = self.writer, self.fixed
@@ -189,14 +192,14 @@ class KernelPrinter(KernelScope):
             writer.comment("Keys that no row can see are not read, and their gradients are 0.")
             writer.line("seen = column_lanes < keys")
         for node in self.kernel.loads:
-            if node.op is Op.OPERAND:
+            if node in self.vectors:
                 width, block = width_of(node)
-                arguments = (
-                    f"{node.name}_ptr, {node.name}_strides[2], {visible}, {BLOCK[fixed]}, {width}, {block}, True"
-                )
+                pointer = f"{node.name}_ptr" + (f" + {self.first_of(node)}" if self.offset_sums else "")
+                arguments = f"{pointer}, {node.name}_strides[2], {visible}, {BLOCK[fixed]}, {width}, {block}, True"
                 writer.line(f"{node.name} = _load_tile({arguments})")
-            else:
-                self.load_statistic(node.name, f"{node.name}_ptr + first_vector", visible, BLOCK[fixed], "True")
+            elif not is_vector(node):
+                self.load_numbers(node.name, f"{node.name}_ptr + first_vector", visible, BLOCK[fixed], "True")
+        self.print_lane_pointers()
         origin = ORIGIN[fixed]
         writer.line(f"{POSITION[fixed]} = {origin} + {LANES[fixed]}")
         if self.rows_fixed:
@@ -231,6 +234,11 @@ class KernelPrinter(KernelScope):
             writer.line()
             return ()
         runs = self._runs()
+        if self.offset_sums:
+            writer.comment("Rows beyond the last one add nothing to sums by distance: they are masked.")
+            for each in runs:
+                if each.has_full:
+                    writer.line(f"{each.f1} = tl.where(row + BLOCK_M <= n, {each.f1}, {each.f0})")
         writer.line()
         return runs
 
@@ -255,6 +263,8 @@ class KernelPrinter(KernelScope):
         for node in sweep.reductions:
             if node.op is Op.PEAK:
                 self.writer.line(f"peak = {self._peak_start(node)}")
+            elif is_offset_sum(node):
+                continue
             elif node.op is Op.SUM:
                 self.writer.line(f"{node.name} = tl.zeros([{block}], tl.float32)")
             else:
@@ -271,13 +281,15 @@ class KernelPrinter(KernelScope):
     def _print_heads(self, runs: tuple[Runs, ...]) -> None:
         """The sweeps of every query head that shares the tile's keys, one after the other."""
         with self.writer.block("for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):"):
-            for node in self.kernel.operands:
-                if self._is_swept_row(node):
-                    strides = f"{node.name}_strides"
-                    offset = f"tl.cast(batch, tl.int64) * {strides}[0] + tl.cast(head, tl.int64) * {strides}[1]"
-                    self.writer.line(f"{node.name}_head_ptr = {node.name}_ptr + {offset}")
-            if self.kernel.statistics:
-                self.writer.line("statistics = (tl.cast(batch, tl.int64) * heads + head) * n")
+            for node in self.vectors:
+                if self.is_swept_row(node):
+                    self.writer.line(f"{node.name}_head_ptr = {node.name}_ptr + {self.of_head(node.name, 'head')}")
+            for node in self.channels:
+                if self.is_swept_row(node):
+                    pointer = f"{node.name}_channels_ptr + {self.channels_of(node)}"
+                    self.writer.line(f"{node.name}_channels_head_ptr = {pointer}")
+            self.writer.line("statistics = (tl.cast(batch, tl.int64) * heads + head) * n")
+            self.print_offset_pointers()
             self._print_numbers()
             if self._ranges_read_head():
                 runs = self._runs()
@@ -316,23 +328,28 @@ class KernelPrinter(KernelScope):
 
     def _print_call(self, at: int, sweep: Sweep, *, masked: bool) -> None:
         parameters, constexprs = self.body_arguments(sweep)
-        carried = ", ".join(self._carried(sweep))
-        pointers = []
-        for node in sweep.loads:
-            name = node.name
-            if node.op is Op.OPERAND:
-                base = f"{name}_head_ptr" if self._is_swept_row(node) else f"{name}_ptr"
-                pointers.append(f"{base} + tile * {name}_step")
-            else:
-                pointers.append(f"{name}_ptr + statistics + tile * {BLOCK[self.swept]}")
-        strides = [f"{node.name}_strides[2]" for node in sweep.loads if node.op is Op.OPERAND]
+        carried = ", ".join(self.carried(sweep))
+        loads = self._swept_loads(sweep)
+        pointers = [self._tile_of(node, name) for node in loads for name in self.tensors_of(node)]
+        pointers += parameters[1][len(pointers) : len(parameters[1]) - sum(node in self.vectors for node in loads)]
+        strides = [f"{node.name}_strides[2]" for node in loads if node in self.vectors]
         swept_start = f"tile * {BLOCK[self.swept]}"
         values = [swept_start if name == START[self.swept] else name for name in parameters[2]]
         self.writer.listing(
-            f"{carried} = {self.tile_name(at)}(",
+            f"{carried}{' = ' if carried else ''}{self.tile_name(at)}(",
             [parameters[0], pointers + strides, values, [*constexprs, str(masked)]],
             ")",
         )
+
+    def _tile_of(self, node: Node, name: str) -> str:
+        """Where a tensor's part for the tile of the swept axis begins."""
+        head = "_head" if self.is_swept_row(node) else ""
+        if node in self.vectors and name == node.name:
+            return f"{name}{head}_ptr + tile * {name}_step"
+        if is_vector(node):
+            return f"{name}{head}_ptr + tile * {BLOCK[self.swept]}"
+        first = "key_numbers" if self.rows_fixed else "statistics"
+        return f"{name}_ptr + {first} + tile * {BLOCK[self.swept]}"
 
     def _print_results(self) -> None:
         writer, kernel = self.writer, self.kernel
@@ -341,9 +358,11 @@ class KernelPrinter(KernelScope):
             writer.line(f"{node.name} = {self._result(node)}")
         for node in kernel.stores:
             value = node.name
+            if self.fixed not in node.axes:
+                continue
             if not self.rows_fixed:
-                value = f"tl.where(seen[:, None], {value}, 0.0)"
-            if len(node.axes) == 2:
+                value = f"tl.where({'seen[:, None]' if is_vector(node) else 'seen'}, {value}, 0.0)"
+            if is_vector(node):
                 width, block = width_of(node)
                 target = f"{node.name}_ptr + first_vector * {width}"
                 writer.line(f"_store_tile({target}, {visible}, {value}, {BLOCK[self.fixed]}, {width}, {block})")
@@ -364,10 +383,11 @@ class KernelPrinter(KernelScope):
                 lanes = "[:, None]" if divisor is not None and divisor.axes else ""
                 return f"{node.inputs[0]} * _inverse({node.inputs[1]}){lanes}"
             case Op.MULTIPLY:
-                factor = self.node(node.inputs[1])
-                if factor is not None and self._is_literal(factor):  # named only where tiles of pairs read it
-                    return f"{node.inputs[0]} * {self.expression(factor.value, pair=False)}"
-                return f"{node.inputs[0]} * {node.inputs[1]}"
+                factor = next(each for each in self.kernel.uniform if each.name == node.inputs[1])
+                text = self.expression(factor.value, pair=False) if self._is_literal(factor) else factor.name
+                return f"{node.inputs[0]} * {text}"
+            case Op.ADD:
+                return " + ".join(node.inputs)
             case _:
                 text = self.expression(node.value, pair=False)
                 if "tl.log(" in text:

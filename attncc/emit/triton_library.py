@@ -146,6 +146,47 @@ def _log(x):
     positive = x > 0.0
     return tl.where(positive, tl.log(tl.where(positive, x, 1.0)), float("-inf"))
 ''',
+    "_clamp": '''
+@triton.jit
+def _clamp(index, size):
+    """The index, or the nearest one of the axis."""
+    return tl.minimum(tl.maximum(index, 0), size - 1)
+''',
+    "_load_entries": '''
+@triton.jit
+def _load_entries(pointers, visible, MASKED: tl.constexpr):
+    """A number for each pair; what is not visible is not read."""
+    if MASKED:
+        entries = tl.load(pointers, mask=visible[None, :], other=0.0)
+    else:
+        entries = tl.load(pointers)
+    return entries
+''',
+    "_add_channel": '''
+@triton.jit
+def _add_channel(total, channel, numbers, BLOCK: tl.constexpr):
+    """[lanes, BLOCK] vectors with a number of each lane added to one channel."""
+    here = tl.arange(0, BLOCK)[None, :] == channel
+    return total + tl.where(here, numbers[:, None], 0.0)
+''',
+    "_add_by_offset": '''
+@triton.jit
+def _add_by_offset(start, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Add the sums of a tile over r - c to the numbers around `start`, which no other program touches.
+
+    Each row is turned by its own number, so that pairs at one distance stand below each other: lane t
+    holds the distances t, t + COLUMNS, and so on, of which every row has one.
+    """
+    lanes = tl.arange(0, COLUMNS)
+    offsets = tl.arange(0, ROWS)[:, None] - lanes[None, :]
+    turned = tl.gather(tile, offsets & (COLUMNS - 1), 1)
+    tl.debug_barrier()  # other threads of the program have written these numbers,
+    for low in tl.static_range(-COLUMNS, ROWS, COLUMNS):
+        sums = tl.sum(tl.where((offsets >= low) & (offsets < low + COLUMNS), turned, 0.0), 0)
+        sums += tl.load(start + low + lanes)
+        tl.debug_barrier()  # and may read them a little later
+        tl.store(start + low + lanes, sums)
+''',
 }
 
 _NEEDS = {"_floor_divide": ("_modulo",), "_elu": ("_tanh",)}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from attncc.emit.expressions import TRITON
 from attncc.emit.expressions import Writer as ExpressionWriter
 from attncc.emit.tile import Kernel, Sweep
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
-from attncc.spec.expr import Expr, Name, names_in
+from attncc.spec.data import Axis as Length
+from attncc.spec.expr import Expr, Local, Name, Vector, names_in, walk
 
 LOWEST = "-3.4028234663852886e38"
 
@@ -17,8 +20,8 @@ START = {Axis.ROW: "row", Axis.COLUMN: "column"}
 LANES = {Axis.ROW: "row_lanes", Axis.COLUMN: "column_lanes"}
 BLOCK = {Axis.ROW: "BLOCK_M", Axis.COLUMN: "BLOCK_N"}
 ORIGIN = {Axis.ROW: "q_start", Axis.COLUMN: "k_start"}
+LENGTH = {Axis.ROW: "n", Axis.COLUMN: "m"}
 SCALARS = {Name.HEAD: "head", Name.HEADS: "heads", Name.QUERIES: "n", Name.KEYS: "m"}
-WIDTHS = {Axis.FEATURE: ("D", "BLOCK_D"), Axis.VALUE: ("E", "BLOCK_E")}
 OTHER = {
     "lse": 'float("-inf")',
     "count": "1.0",
@@ -27,25 +30,114 @@ OTHER = {
 
 def width_of(node: Node) -> tuple[str, str]:
     """The constexprs of a vector's width and of the block that holds it."""
-    return WIDTHS[node.axes[1]]
+    name = constexpr_of(node.width or ("e" if Axis.VALUE in node.axes else "d"))
+    return name, f"BLOCK_{name}"
+
+
+def constexpr_of(width: str) -> str:
+    """The constexpr of a width's name."""
+    return width.upper()
+
+
+def is_vector(node: Node) -> bool:
+    """Whether a node is made of vectors, one a row or a key."""
+    return bool(set(node.axes) & {Axis.FEATURE, Axis.VALUE})
+
+
+def is_by_offset(node: Node) -> bool:
+    """Whether a node holds a number for each distance."""
+    return Axis.OFFSET in node.axes
+
+
+def is_offset_sum(node: Node) -> bool:
+    """Whether a node is a sum over the pairs at one distance."""
+    return node.op is Op.SUM and is_by_offset(node)
+
+
+def tiled(kernels: Iterable[Kernel]) -> frozenset[str]:
+    """The vectors of which kernels multiply whole tiles."""
+    nodes = [node for each in kernels for sweep in each.sweeps for node in (*sweep.body, *sweep.reductions)]
+    return frozenset(name for node in nodes if node.op in (Op.DOT, Op.CONTRACT) for name in node.inputs)
+
+
+def by_channel(kernels: Iterable[Kernel]) -> frozenset[str]:
+    """The vectors that kernels read channel by channel."""
+    nodes = [node for each in kernels for sweep in each.sweeps for node in (*sweep.body, *sweep.reductions)]
+    found = [node.value for node in nodes if node.op in (Op.CHANNELS, Op.SPREAD)]
+    return frozenset(each.name for expr in found for each in walk(expr) if isinstance(each, Vector))
 
 
 class KernelScope:
     """One kernel of the tile program, and how its numbers are written.
 
     Args:
+        table_axes: the axes of each table.
         used: names of library helpers, extended by whatever is written.
         keeps_residual: whether this is a forward kernel whose backward subtracts a number of `out`, so that it is to be
             exact beyond 16 bits, and can also store what rounding takes from it.
     """
 
-    def __init__(self, writer: Writer, kernel: Kernel, used: set[str], *, keeps_residual: bool = False) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        kernel: Kernel,
+        table_axes: Mapping[str, tuple[Length, ...]],
+        used: set[str],
+        *,
+        keeps_residual: bool = False,
+    ) -> None:
+        self.table_axes = table_axes
         self.writer = writer
         self.kernel = kernel
         self.used = used
         self.fixed, self.swept = kernel.fixed, kernel.swept
         self.rows_fixed = self.fixed is Axis.ROW
         self.keeps_residual = keeps_residual
+        self.tiled = tiled([kernel])
+        self.by_channel = by_channel([kernel])
+        self.offset_sums = tuple(node for sweep in kernel.sweeps for node in sweep.sums if is_offset_sum(node))
+
+    # --- tensors ----------------------------------------------------------------------------------------------
+
+    @property
+    def vectors(self) -> tuple[Node, ...]:
+        """The vectors that are loaded tile by tile."""
+        return tuple(node for node in self.kernel.operands if is_vector(node) and node.name in self.tiled)
+
+    @property
+    def channels(self) -> tuple[Node, ...]:
+        """The vectors that are loaded channel by channel."""
+        return tuple(node for node in self.kernel.operands if node.name in self.by_channel)
+
+    @property
+    def numbers_of_tokens(self) -> tuple[Node, ...]:
+        """The operands that are numbers of rows or keys."""
+        return tuple(node for node in self.kernel.operands if not is_vector(node) and self._is_token(node))
+
+    @property
+    def by_offset(self) -> tuple[Node, ...]:
+        """The operands that are numbers of distances."""
+        return tuple(node for node in self.kernel.tables if is_by_offset(node))
+
+    @property
+    def entries(self) -> tuple[Node, ...]:
+        """The tables."""
+        return tuple(node for node in self.kernel.tables if Axis.TABLE in node.axes)
+
+    @property
+    def hides_lanes(self) -> bool:
+        """Whether what is not visible has to be told by a mask: it reads as 0, of which a product alone makes 0."""
+        plain = len(self.vectors) == len(self.kernel.operands)
+        return not plain or bool(self.offset_sums)
+
+    def carried(self, sweep: Sweep) -> list[str]:
+        """What goes from tile to tile in registers."""
+        return [node.name for node in sweep.reductions if not is_offset_sum(node)]
+
+    def _is_token(self, node: Node) -> bool:
+        return node.axes in ((Axis.ROW,), (Axis.COLUMN,))
+
+    # --- expressions ------------------------------------------------------------------------------------------
 
     def _writer_for(self, pair: bool, rename: dict[str, str]) -> ExpressionWriter:
         """An expression writer for numbers of pairs (broadcast) or of one axis."""
@@ -53,7 +145,7 @@ class KernelScope:
         def symbol(name: Name) -> str:
             if name in (Name.I, Name.J):
                 axis = Axis.ROW if name is Name.I else Axis.COLUMN
-                return self._broadcast(POSITION[axis], axis, pair)
+                return self.broadcast(POSITION[axis], axis, pair)
             return SCALARS[name]
 
         def local(name: str) -> str:
@@ -61,11 +153,12 @@ class KernelScope:
             text = rename.get(name, name)
             if node is None or node.is_tile or not node.axes:
                 return text
-            return self._broadcast(text, node.axes[0], pair)
+            return self.broadcast(text, node.axes[0], pair)
 
         return ExpressionWriter(TRITON, symbol, local)
 
-    def _broadcast(self, text: str, axis: Axis, pair: bool) -> str:
+    def broadcast(self, text: str, axis: Axis, pair: bool = True) -> str:
+        """Numbers of one axis, spread over pairs."""
         if not pair:
             return text
         return f"{text}[:, None]" if axis is self.fixed else f"{text}[None, :]"
@@ -86,14 +179,21 @@ class KernelScope:
         return text
 
     def names_read(self, sweep: Sweep) -> set[Name]:
-        exprs = [node.value for node in (*sweep.body, *sweep.numbers) if node.op in (Op.NUMBER, Op.RELATED)]
-        return {name for expr in exprs for name in names_in(expr)}
+        ops = (Op.NUMBER, Op.RELATED, Op.ENTRY, Op.CHANNELS, Op.SPREAD)
+        nodes = [node for node in (*sweep.body, *sweep.numbers, *sweep.sums) if node.op in ops]
+        return {name for node in nodes if node.expr is not None for name in names_in(node.expr)}
+
+    def spans(self, expr: Expr, axis: Axis) -> bool:
+        """Whether a number of the pair differs along an axis."""
+        position = Name.I if axis is Axis.ROW else Name.J
+        read = [self.node(each.name) for each in walk(expr) if isinstance(each, Local)]
+        return position in names_in(expr) or any(node is not None and axis in node.axes for node in read)
 
     def reads_position(self, sweep: Sweep, axis: Axis) -> bool:
         return (Name.I if axis is Axis.ROW else Name.J) in self.names_read(sweep)
 
-    def load_statistic(self, name: str, pointer: str, visible: str, lanes: str, masked: str) -> None:
-        """A saved row number. A log-sum-exp of -inf (no key at all) becomes +inf, so that all weights are 0."""
+    def load_numbers(self, name: str, pointer: str, visible: str, lanes: str, masked: str) -> None:
+        """A number of rows or keys. A log-sum-exp of -inf (no key at all) becomes +inf, so that all weights are 0."""
         other = OTHER.get(name, "0.0")
         self.writer.line(f"{name} = _load_numbers({pointer}, {visible}, {other}, {lanes}, {masked})")
         if name == "lse":

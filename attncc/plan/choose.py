@@ -11,7 +11,7 @@ from attncc.plan.domain import analyse
 from attncc.plan.model import Passes, Plan, Slabs
 from attncc.plan.overflow import overflows
 from attncc.plan.ranges import Domain
-from attncc.plan.tiles import TILES
+from attncc.plan.tiles import tiles_for
 from attncc.rewrite.backward import Gradients, differentiate
 from attncc.rewrite.engine import rewrite
 from attncc.rewrite.finish import finish
@@ -35,6 +35,7 @@ def plan(spec: Spec) -> Plan:
     graph, steps, refusals = rewrite(dense, LAWS)
     by_domain, not_by_domain = domain_steps(domain, spec.pattern, graph)
     gradients = differentiate(graph)
+    gpu = _passes(gradients, use_base_two=True)
     return Plan(
         spec=spec,
         core=core,
@@ -42,12 +43,12 @@ def plan(spec: Spec) -> Plan:
         steps=(*token_steps(core), *steps, *by_domain),
         refusals=(*token_refusals(core), *refusals, *not_by_domain),
         dense=dense,
-        gpu=_passes(gradients, use_base_two=True),
+        gpu=gpu,
         torch=_passes(gradients, use_base_two=False),
         saved=gradients.saved,
         reads_delta=gradients.reads_delta,
         has_lse=gradients.has_lse,
-        tiles=TILES,
+        tiles=tiles_for(gpu.forward, gpu.backward),
         slabs=SLABS,
         warnings=overflows(spec, graph),
     )

@@ -2,11 +2,14 @@
 
 On every target each list has a config that spills next to nothing, none spills much, and one fits the smallest shared
 memory. Reals of four bytes use exact products without matrix instructions, so their tiles are smaller. On gfx942 eight
-warps are tried only where a list has nothing else, and fit even so.
+warps are tried only where a list has nothing else, and fit even so. Kernels that read numbers by distance, or vectors
+channel by channel, hold more in registers: for these there are lists that replace the others.
 """
 
 from __future__ import annotations
 
+from attncc.graph.ir import Graph
+from attncc.graph.ops import Axis, Op
 from attncc.plan.model import Tile, Tiles
 
 _TRIES: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
@@ -30,6 +33,33 @@ _TRIES: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
     ("backward_rows", 4, 256): ((16, 16, 8, 2),),
 }
 
-TILES = tuple(
-    Tiles(kernel, size, width, tuple(Tile(*each) for each in tries)) for (kernel, size, width), tries in _TRIES.items()
-)
+_BY_OFFSET: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("backward_columns", 2, 128): ((32, 64, 8, 2), (32, 64, 8, 1), (32, 32, 4, 1)),
+    ("backward_rows", 2, 64): ((128, 32, 8, 3), (64, 32, 4, 2)),
+    ("backward_rows", 2, 128): ((64, 32, 8, 2), (32, 64, 8, 2), (32, 32, 4, 2)),
+    ("backward_rows", 2, 256): ((32, 32, 8, 1), (16, 32, 4, 1)),
+}
+
+_BY_CHANNEL: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("forward", 2, 64): ((64, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
+    ("forward", 2, 128): ((64, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
+    ("backward_columns", 2, 64): ((64, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
+    ("backward_columns", 2, 128): ((64, 64, 8, 2), (32, 32, 4, 2)),
+    ("backward_rows", 2, 64): ((64, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
+    ("backward_rows", 2, 128): ((64, 64, 8, 2), (32, 32, 4, 2)),
+    ("backward_rows", 2, 256): ((32, 32, 8, 1), (16, 32, 4, 1)),
+}
+
+
+def tiles_for(*graphs: Graph) -> tuple[Tiles, ...]:
+    """The lists for the kernels of some graphs."""
+    nodes = [node for graph in graphs for node in graph]
+    own: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {}
+    if any(node.axes == (Axis.OFFSET,) for node in nodes):
+        own |= _BY_OFFSET
+    if any(node.op in (Op.CHANNELS, Op.SPREAD) for node in nodes):
+        own |= _BY_CHANNEL
+    return tuple(
+        Tiles(kernel, size, width, tuple(Tile(*each) for each in own.get((kernel, size, width), tries)))
+        for (kernel, size, width), tries in _TRIES.items()
+    )

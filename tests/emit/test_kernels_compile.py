@@ -10,6 +10,9 @@ import pytest
 
 pytest.importorskip("triton")
 
+from kernel_modules import ADDITIVE, BIASED, write_kernels
+
+from attncc.check.kernel_text import KERNELS as KERNEL_NAMES
 from attncc.check.kernel_text import TileLoop, distinct, kernels_of
 from attncc.check.offline import TARGETS, Measurement, loop_fault, measure, signature, tiles_of, workers
 from attncc.plan.model import Tile
@@ -56,6 +59,29 @@ def test_kernel_compiles(compiler: ProcessPoolExecutor, module: str, kernel: str
     assert found.matrix_instructions > 0
     assert found.spills <= TARGETS[target].few_spills
     assert 0 < found.shared <= TARGETS[target].shared
+
+
+OPERANDS = {"bias by distance": BIASED, "by channel": ADDITIVE}
+READING = [
+    *((name, kernel, target, 128) for name in OPERANDS for kernel in KERNEL_NAMES for target in ("sm_90", "gfx942")),
+    *((name, "backward_rows", target, 64) for name in OPERANDS for target in TARGETS),
+]
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files of kernels that read more than vectors tile by tile."""
+    return {name: write_kernels(spec, tmp_path_factory.mktemp("kernels"))[1] for name, spec in OPERANDS.items()}
+
+
+@pytest.mark.parametrize(("name", "kernel", "target", "d"), READING)
+def test_kernel_of_other_operands_compiles(
+    compiler: ProcessPoolExecutor, reading: dict[str, Path], name: str, kernel: str, target: str, d: int
+) -> None:
+    tile, found = first_that_fits(compiler, reading[name], kernel, target, d)
+    assert found.ok, f"{tile}: {found.why}"
+    assert found.matrix_instructions > 0
+    assert found.spills <= TARGETS[target].few_spills
 
 
 LOOPS = """
@@ -127,8 +153,8 @@ def test_kernels_are_read_from_their_text(tmp_path: Path) -> None:
 
 
 def test_arguments_have_the_types_of_a_launch() -> None:
-    names = ["q_ptr", "d_out_ptr", "lse_ptr", "slope_ptr", "q_start_ptr", "k_strides", "n", "k_start", "scale_log2"]
-    assert list(signature(names, "fp16").values()) == [
+    names = ["q_ptr", "d_out_ptr", "lse_ptr", "slope_ptr", "q_start_ptr", "k_strides", "n", "b_size_1", "scale_log2"]
+    assert list(signature(names, "fp16", ("q_ptr", "d_out_ptr")).values()) == [
         *("*fp16", "*fp16", "*fp32", "*fp32", "*i32"),
         *(("i32",) * 3, "i32", "i32", "fp32"),
     ]

@@ -1,0 +1,181 @@
+"""The functions that tune and launch Triton kernels, as text: shaped by how many widths of vectors a core has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attncc.emit.triton_scope import constexpr_of
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The operands that tell a launch its sizes.
+
+    Attributes:
+        rows: gives batch, heads and rows.
+        column: gives the number of key heads.
+        widths: for each name of a width an operand that has it, in order.
+        pointer: a vector that all kernels are given tile by tile.
+        values: the vectors that weights multiply.
+        d_values: their gradient, which tells the kernel that holds keys from those that hold rows.
+        held: widths of what a tile of the forward kernel holds all the time.
+        streamed: widths of what passes through.
+        sums: the sums by distance that a kernel adds up in memory.
+    """
+
+    rows: str
+    column: str
+    widths: dict[str, str]
+    pointer: str
+    values: str
+    d_values: str
+    held: Sequence[str]
+    streamed: Sequence[str]
+    sums: Sequence[str]
+
+    @property
+    def arguments(self) -> str:
+        """The operands, each once, as `_launch` takes them."""
+        return ", ".join(dict.fromkeys((self.rows, self.column, self.values, *self.widths.values())))
+
+
+def host_text(shapes: Shapes) -> str:
+    """All functions of the host that do not depend on one kernel."""
+    names = list(shapes.widths)
+    blocks = [f"BLOCK_{constexpr_of(name)}" for name in names]
+    held, streamed = (_sum([f"BLOCK_{constexpr_of(name)}" for name in some]) for some in (shapes.held, shapes.streamed))
+    shape = ", ".join(names)
+    sizes = ", ".join(f"{shapes.widths[name]}.shape[-1]" for name in names)
+    each_block = ", ".join(f"block_{name}" for name in names)
+    blocks_of = ", ".join(f"_block({name})" for name in names)
+    constants = [f"{constexpr_of(name)}={name}" for name in names]
+    constants += [f"BLOCK_{constexpr_of(name)}=block_{name}" for name in names]
+    key = ", ".join(f'"{each}"' for each in ["GROUP", *map(constexpr_of, names), "PRECISION"])
+    text = _PRUNE + (_TUNED_WITH_SUMS if shapes.sums else _TUNED) + _LAUNCH + (_SUMS if shapes.sums else "")
+    values = {
+        "POINTER": shapes.pointer,
+        "BLOCKS": ", ".join(blocks),
+        "HELD": held,
+        "STREAMED": streamed,
+        "D_VALUES": shapes.d_values,
+        "KEY": key,
+        "SUMS": ", ".join(f'"{name}_ptr"' for name in shapes.sums),
+        "ARGUMENTS": shapes.arguments,
+        "ROWS": shapes.rows,
+        "COLUMN": shapes.column,
+        "WIDTHS": " and ".join(dict.fromkeys(shapes.widths.values())),
+        "NAMES": shape,
+        "SIZES": sizes,
+        "BLOCK_NAMES": each_block,
+        "BLOCKS_OF": blocks_of,
+        "CONSTANTS": ", ".join(constants),
+    }
+    for name, value in values.items():
+        text = text.replace(f"<{name}>", value)
+    return text
+
+
+def _sum(parts: Sequence[str]) -> str:
+    return " + ".join(parts) or "0"
+
+
+_PRUNE = '''
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _prune(configs, arguments, *, <BLOCKS>, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    <POINTER> = arguments["<POINTER>_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(<POINTER>.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "<D_VALUES>_ptr" in arguments else (rows, columns)
+        resident = 0 if on_amd else held * (<HELD> if "out_ptr" in arguments else <STREAMED>)
+        stages = max(config.num_stages - on_amd, 1)
+        return (resident + stages * streamed * (<STREAMED>) + 2 * rows * columns) * <POINTER>.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [min(configs, key=size)]
+
+
+@functools.cache
+def _tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = [<KEY>]  # and the dtypes, which triton adds
+'''
+
+_TUNED = """\
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(kernel)
+"""
+
+_TUNED_WITH_SUMS = """\
+    sums = [name for name in (<SUMS>,) if name in kernel.arg_names]  # each run adds to them
+    prune = {"early_config_prune": _prune}
+    return triton.autotune(configs, key=key, prune_configs_by=prune, reset_to_zero=sums)(kernel)
+"""
+
+_LAUNCH = '''
+
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
+def _launch(kernel, name, grid, <ARGUMENTS>, *arguments):
+    """Run a kernel, specialised by the widths of <WIDTHS>."""
+    <NAMES> = <SIZES>
+    <BLOCK_NAMES> = <BLOCKS_OF>
+    _tuned(kernel, name, <ROWS>.element_size(), max(64, <BLOCK_NAMES>))[grid](
+        *arguments,
+        GROUP=<ROWS>.shape[1] // <COLUMN>.shape[1], <CONSTANTS>,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+'''
+
+_SUMS = '''
+
+_MARGIN = 256  # a tile may end so far beyond the last row or key
+
+
+def _sums_by_offset(batch, heads, n, m, device):
+    """Room for sums by r - c + m - 1, a line for each of the programs that share a head's rows.
+
+    Each program adds in its own line, so that the order of all additions is fixed.
+    """
+    length = n + m + 2 * _MARGIN
+    pairs = max(1, batch * heads)
+    programs = min(triton.cdiv(n, 64), triton.cdiv(1024, pairs), (1 << 26) // (pairs * length))
+    lines = torch.zeros(batch, heads, max(1, programs), length, device=device)
+    return lines[..., _MARGIN:]
+'''

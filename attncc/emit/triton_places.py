@@ -1,0 +1,159 @@
+"""Where the tensors of one kernel lie: its pointer parameters, and the text that finds a tile's part of each."""
+
+from __future__ import annotations
+
+from attncc.emit.triton_scope import BLOCK, LANES, LENGTH, START, KernelScope, is_vector, width_of
+from attncc.graph.ir import Node
+from attncc.graph.ops import Axis
+from attncc.spec.data import Size
+
+
+class KernelPlaces(KernelScope):
+    """The tensors of one kernel."""
+
+    # --- parameters -------------------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> list[str]:
+        """The tensors that the kernel writes."""
+        own = [node.name for node in self.kernel.stores if self.fixed in node.axes]
+        return own + [node.name for node in self.offset_sums]
+
+    @property
+    def strided(self) -> list[str]:
+        """The tensors of which the kernel is told the strides of the first three axes."""
+        return [node.name for node in (*self.vectors, *self.by_offset, *self.offset_sums)]
+
+    def tensors_of(self, node: Node) -> list[str]:
+        """The names of the tensors in which an operand arrives."""
+        if not is_vector(node):
+            return [node.name]
+        own = [node.name] if node.name in self.tiled else []
+        return own + ([f"{node.name}_channels"] if node.name in self.by_channel else [])
+
+    def is_batched(self, node: Node) -> bool:
+        """Whether a table has an axis of batch entries, which no index is written for."""
+        return Size.BATCH in self.table_axes[node.name]
+
+    @property
+    def table_sizes(self) -> list[tuple[str, int]]:
+        """The axes of tables that the kernel is told the lengths of."""
+        return [
+            (node.name, axis)
+            for node in self.entries
+            for axis in range(self.is_batched(node), len(self.table_axes[node.name]))
+        ]
+
+    def sizes(self, node: Node) -> list[str]:
+        """The parameters that tell a table's lengths."""
+        return [f"{node.name}_size_{axis}" for axis in range(self.is_batched(node), len(self.table_axes[node.name]))]
+
+    # --- the tile's part ---------------------------------------------------------------------------------------
+
+    def print_places(self) -> None:
+        """Which tile this program has, and where the call stands."""
+        writer, start, block = self.writer, START[self.fixed], BLOCK[self.fixed]
+        what = "row" if self.rows_fixed else "key"
+        if not self.offset_sums:
+            writer.line(f"{start} = tl.program_id(0) * {block}  # first {what} of the tile")
+        if self.rows_fixed:
+            writer.line("head = tl.program_id(1)")
+            writer.line("batch = tl.program_id(2)")
+            writer.line("heads = tl.num_programs(1)")
+        else:
+            writer.line("kv_head = tl.program_id(1)")
+            writer.line("batch = tl.program_id(2)")
+            writer.line("kv_heads = tl.num_programs(1)")
+            writer.line("heads = kv_heads * GROUP")
+        if not self.offset_sums:
+            writer.line(f"{LANES[self.fixed]} = {start} + tl.arange(0, {block})")
+        writer.line("q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)")
+        writer.line("keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))")
+        writer.line()
+
+    def print_pointers(self) -> None:
+        """Pointers moved to what the program reads and writes."""
+        writer = self.writer
+        writer.comment("Offsets of whole tiles are 64 bits wide, those within a tile 32.")
+        for node in self.vectors:
+            if self.is_swept_row(node):
+                continue  # found once a head, below
+            writer.line(f"{node.name}_ptr += {self.of_head(node.name, self._head_of(node))}")
+            if node.axes[0] is self.fixed and not self.offset_sums:
+                writer.line(f"{node.name}_ptr += {self.first_of(node)}")
+        for node in self.channels:
+            if not self.is_swept_row(node):
+                writer.line(f"{node.name}_channels_ptr += {self.channels_of(node)}")
+        for node in self.vectors:
+            if node.axes[0] is self.swept:
+                step = f"tl.cast({node.name}_strides[2], tl.int64) * {BLOCK[self.swept]}"
+                writer.line(f"{node.name}_step = {step}")
+        if self.rows_fixed:
+            writer.line("key_numbers = (tl.cast(batch, tl.int64) * (heads // GROUP) + head // GROUP) * m")
+            self._print_first_vector(late=False)
+        else:
+            writer.line("first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column")
+        for node in self.offset_sums:
+            strides = f"{node.name}_strides"
+            writer.line(f"{node.name}_ptr += {self.of_head(node.name, 'head')} + tl.program_id(0) * {strides}[2]")
+        writer.line()
+
+    def _print_first_vector(self, *, late: bool) -> None:
+        """The place of the tile's first number; with several tiles a program it is known `late`."""
+        if late == bool(self.offset_sums):
+            self.writer.line("first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row")
+
+    def print_lanes(self) -> None:
+        """The rows of one tile, where a program has several."""
+        if self.offset_sums:
+            self.writer.line("row_lanes = row + tl.arange(0, BLOCK_M)")
+            self._print_first_vector(late=True)
+
+    def of_head(self, name: str, head: str) -> str:
+        """Where the part of a tensor begins that belongs to a batch entry and a head."""
+        strides = f"{name}_strides"
+        return f"tl.cast(batch, tl.int64) * {strides}[0] + tl.cast({head}, tl.int64) * {strides}[1]"
+
+    def first_of(self, node: Node) -> str:
+        """Where the tile's first vector lies."""
+        return f"tl.cast({START[self.fixed]}, tl.int64) * {node.name}_strides[2]"
+
+    def channels_of(self, node: Node) -> str:
+        """Where the channels of a batch entry and a head begin: each is as long as there are rows or keys."""
+        width, length = width_of(node)[0], LENGTH[node.axes[0]]
+        if node.axes[0] is Axis.ROW:
+            return f"(tl.cast(batch, tl.int64) * heads + head) * {width} * {length}"
+        heads = "heads // GROUP" if self.rows_fixed else "kv_heads"
+        heads = f"({heads})" if " " in heads else heads
+        return f"(tl.cast(batch, tl.int64) * {heads} + {self._head_of(node)}) * {width} * {length}"
+
+    def is_swept_row(self, node: Node) -> bool:
+        """Whether a tensor of rows is swept, head by head."""
+        return not self.rows_fixed and node.axes[0] is Axis.ROW
+
+    def _head_of(self, node: Node) -> str:
+        if not self.rows_fixed:
+            return "kv_head"
+        return "head" if node.axes[0] is Axis.ROW else "head // GROUP"
+
+    def print_lane_pointers(self) -> None:
+        """Where each lane finds its channels and entries. Lanes beyond the last row or key read what that one reads."""
+        writer, fixed = self.writer, self.fixed
+        clamped = f"tl.minimum({LANES[fixed]}, {LENGTH[fixed]} - 1)"
+        for node in self.channels:
+            if node.axes[0] is fixed:
+                writer.line(f"{node.name}_at = {node.name}_channels_ptr + {clamped}")
+        if self.rows_fixed:
+            self.print_offset_pointers()
+        if self.offset_sums:
+            writer.line("alive = visible")
+        for node in self.offset_sums:
+            writer.line(f"{node.name}_at = {node.name}_ptr + m - 1 + row")
+
+    def print_offset_pointers(self) -> None:
+        """Where each lane finds its entries of numbers of distances."""
+        clamped = f"tl.minimum({LANES[self.fixed]}, {LENGTH[self.fixed]} - 1)"
+        sign = "+" if self.rows_fixed else "-"
+        for node in self.by_offset:
+            base = f"{node.name}_ptr + {self.of_head(node.name, 'head')}"
+            self.writer.line(f"{node.name}_at = {base} + (m - 1 {sign} {clamped})")
