@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attncc.check.calls import Module, Tensors, attention_of, gradient_name, inputs_of, offers_lse, run, run_dense
-from attncc.check.fit import cases_of, head_counts
+from attncc.check.fit import cases_of, fits_everywhere, head_counts, rounds_vectors
 from attncc.check.oracle import OutsideTable
 from attncc.check.properties import PROBES
 from attncc.check.report import Comparison, Property, Report, Verdict
@@ -47,13 +47,16 @@ def compare(
     """Forward and backward of `module.attention` against the oracle on the same rounded inputs.
 
     Raises:
-        OutsideTable: where the case itself reads beside a table of the spec; `fit.cases_of` makes none that does.
+        OutsideTable: where the case itself reads beside a table of the spec (`fit.cases_of` makes none that does), or
+            where the module refuses it because an index would at a pair that is not related.
     """
     inputs = inputs_of(spec, case, device)
     exact = run_dense(spec, case, inputs, torch.float64, offers_lse(module))
     try:
         found = run(attention_of(module, form, "lse" in exact), spec, case, inputs)
     except Exception as error:  # noqa: BLE001  whatever a generated module raises is a finding
+        if isinstance(error, ValueError) and not fits_everywhere(spec, case):
+            raise OutsideTable(str(error)) from error
         return Verdict(case, form, (), f"raised {type(error).__name__}: {error}")
     return Verdict(case, form, _compare_all(spec, case, inputs, exact, found))
 
@@ -77,7 +80,9 @@ def _compare_all(
         noise = NOISE * rounding * {"out": 0.0, "lse": 1.0}.get(name, of_all if name in tables else of_tokens)
         long = _measure(name, found[name], exact[name], TOLERANCE[case.dtype], noise)
         if short and eager()[name].isfinite().logical_or(~exact[name].isfinite()).all():
-            return replace(long, used=_against_eager(name, found[name], exact[name], eager()[name], noise))
+            own = case.dtype if name == "lse" and rounds_vectors(spec) else found[name].dtype
+            used = _against_eager(name, found[name], exact[name], eager()[name], noise, torch.finfo(own).eps)
+            return replace(long, used=used)
         if short or long.ok:
             return long
         mine, its = (
@@ -141,14 +146,17 @@ def _median(values: Tensor) -> float:
     return float(values.median()) if values.numel() else 0.0
 
 
-def _against_eager(name: str, found: Tensor, exact: Tensor, eager: Tensor, noise: float) -> float:
-    """The used part of the limits that the dense formula in the same dtype sets, plus an ulp of a row's largest."""
+def _against_eager(name: str, found: Tensor, exact: Tensor, eager: Tensor, noise: float, eps: float) -> float:
+    """The used part of the limits that the dense formula in the same dtype sets, plus an ulp of a row's largest.
+
+    `eps` is an ulp of 1: that of the tensor, or of what it is made of where that is rounded on the way.
+    """
     if not exact.numel():
         return 0.0
     error, yardstick = _difference(found, exact), _difference(eager, exact)
     rows = torch.where(exact.isfinite(), exact, 0).abs()
     rows = rows.clamp(min=1) if name == "lse" else rows.amax(-1, keepdim=True)
-    ulp = torch.finfo(found.dtype).eps * rows.clamp(min=torch.finfo(found.dtype).tiny).log2().floor().exp2()
+    ulp = eps * rows.clamp(min=torch.finfo(found.dtype).tiny).log2().floor().exp2()
     maximum = MAXIMUM * yardstick.abs().max() + ULPS_MAXIMUM * ulp + noise
     root = ROOT_MEAN_SQUARE * _root_mean_square(yardstick) + ULPS_ROOT_MEAN_SQUARE * _root_mean_square(ulp) + noise
     return max(float((error.abs() / maximum).max()), float(_root_mean_square(error) / root))

@@ -12,7 +12,7 @@ from attncc.check.given import check_widths, fields_read, sides_of
 from attncc.check.oracle import OutsideTable, dense
 from attncc.check.sizes import Case, arguments, cases, per_batch, shape_of
 from attncc.spec.data import Size
-from attncc.spec.expr import Dot, Entry, Expr, Name, Reduce, Symbol, walk
+from attncc.spec.expr import TRUE, Dot, Entry, Expr, Name, Reduce, Symbol, Vector, walk
 from attncc.spec.model import Spec
 
 _HEADS = ((2, 2), (4, 2), (6, 1))
@@ -48,6 +48,11 @@ def fits(spec: Spec, case: Case) -> bool:
     shared = not any(isinstance(each, tuple) for each in (case.q_start, case.kv_lengths))
     places = replace(_TINY, heads=case.heads, n=case.n, m=case.m, q_start=case.q_start, k_start=case.k_start)
     return _fits(spec, replace(places, batch=1 if shared else case.batch, d=d, e=e, kv_lengths=case.kv_lengths))
+
+
+def fits_everywhere(spec: Spec, case: Case) -> bool:
+    """Whether indices lie in their tables for every row, key and distance of the call, related or not."""
+    return fits(replace(spec, pattern=TRUE), replace(case, kv_lengths=None))
 
 
 @lru_cache(maxsize=4096)
@@ -184,3 +189,11 @@ def _has_vectors_of_pairs(spec: Spec) -> bool:
         for vector in ((node.left, node.right) if isinstance(node, Dot) else (node.vector,))
     )
     return any(sides_of(each, data) == (True, True) for each in vectors)
+
+
+def rounds_vectors(spec: Spec) -> bool:
+    """Whether products are of vectors that the spec derives, which are rounded to the type of q once more."""
+    return any(
+        isinstance(node, Dot) and not (isinstance(node.left, Vector) and isinstance(node.right, Vector))
+        for node in _nodes(spec)
+    )

@@ -66,4 +66,5 @@ def main() -> None:
             click.echo(render(Diagnostic("E901", f"cannot {what}: {reason_of(error)}")), err=True)
         sys.exit(UNUSABLE)
     finally:
-        gc.freeze()  # nothing is left to collect at the end
+        if "triton" not in sys.modules:  # whose bindings complain of what is not collected
+            gc.freeze()  # nothing is left to collect at the end

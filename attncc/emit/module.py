@@ -16,7 +16,6 @@ from attncc.emit.torch_library import library
 from attncc.emit.torch_texts import PassTexts
 from attncc.emit.triton_host import TritonForm
 from attncc.emit.writer import fill
-from attncc.graph.core import Kind
 from attncc.graph.ops import Op
 from attncc.plan.describe import cost_sentence, plan_sentence
 from attncc.plan.model import Plan

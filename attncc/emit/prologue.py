@@ -14,7 +14,7 @@ from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
 from attncc.plan.model import Plan
 from attncc.spec.data import Data, Size
-from attncc.spec.expr import Entry, Expr, Local, Token, substitute, walk
+from attncc.spec.expr import Entry, Expr, Local, Token, Vector, substitute, walk
 from attncc.spec.sides import Side, side_of
 
 _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
@@ -96,7 +96,9 @@ class Prologue:
         if operand.source is not None:
             return _shaped(operand, tokens.aligned(self.operands.data[operand.source], in_dtype=True))
         assert operand.value is not None
-        body.line(f"{operand.name} = {_shaped(operand, tokens.root(operand.value, operand.kind))}")
+        like = None if operand.like is None else self.plan.core[operand.like]
+        wide = None if like is None else like.value or Vector(like.source or like.name)
+        body.line(f"{operand.name} = {_shaped(operand, tokens.root(operand.value, operand.kind, wide))}")
         return operand.name
 
     # --- indices of pairs -------------------------------------------------------------------------------------

@@ -76,9 +76,10 @@ class TokenWriter(ExpressionWriter):
         self._named: dict[object, str] = {}
         self._taken = set(TAKEN_NAMES | _LOCALS | self.data.keys() | set(operands.names))
 
-    def root(self, expr: Expr, kind: Kind) -> str:
-        """The text of an operand's value."""
+    def root(self, expr: Expr, kind: Kind, like: Expr | None = None) -> str:
+        """The text of an operand's value; `like` is as wide where the value itself does not tell its width."""
         self._of_distance = kind is Kind.OFFSET_NUMBER
+        self._widths = [width_of(like)] if like is not None else []
         written = self._vector(expr) if kind.is_vector else self.write(expr)
         self._of_distance = False
         return written

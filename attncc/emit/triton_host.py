@@ -122,7 +122,7 @@ class TritonForm:
             rows=self.core.rows,
             column=self._column(),
             widths={width: next(name for name in preferred if self.core[name].width == width) for width in self.widths},
-            pointer=next(name for name in preferred if all(name in each for each in pointers)),
+            pointer=next((name for name in preferred if all(name in each for each in pointers)), None),
             values=self.core.values,
             d_values=gradient_name(self.core.values),
             held=held,

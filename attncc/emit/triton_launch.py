@@ -16,7 +16,7 @@ class Shapes:
         rows: gives batch, heads and rows.
         column: gives the number of key heads.
         widths: for each name of a width an operand that has it, in order.
-        pointer: a vector that all kernels are given tile by tile.
+        pointer: a vector that all kernels are given tile by tile, if there is one.
         values: the vectors that weights multiply.
         d_values: their gradient, which tells the kernel that holds keys from those that hold rows.
         held: widths of what a tile of the forward kernel holds all the time.
@@ -27,7 +27,7 @@ class Shapes:
     rows: str
     column: str
     widths: dict[str, str]
-    pointer: str
+    pointer: str | None
     values: str
     d_values: str
     held: Sequence[str]
@@ -54,7 +54,8 @@ def host_text(shapes: Shapes) -> str:
     key = ", ".join(f'"{each}"' for each in ["GROUP", *map(constexpr_of, names), "PRECISION"])
     text = _PRUNE + (_TUNED_WITH_SUMS if shapes.sums else _TUNED) + _LAUNCH + (_SUMS if shapes.sums else "")
     values = {
-        "POINTER": shapes.pointer,
+        "POINTER": shapes.pointer or "vectors",
+        "POINTER_KEY": f'"{shapes.pointer}_ptr"' if shapes.pointer else _OWN_POINTER,
         "BLOCKS": ", ".join(blocks),
         "HELD": held,
         "STREAMED": streamed,
@@ -80,6 +81,7 @@ def _sum(parts: Sequence[str]) -> str:
     return " + ".join(parts) or "0"
 
 
+_OWN_POINTER = '"out_ptr" if "out_ptr" in arguments else "d_out_ptr"'
 _PRUNE = '''
 
 
@@ -95,7 +97,7 @@ def _block(width):
 
 def _prune(configs, arguments, *, <BLOCKS>, **_):
     """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
-    <POINTER> = arguments["<POINTER>_ptr"]
+    <POINTER> = arguments[<POINTER_KEY>]
     on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
     device = triton.runtime.driver.active.utils.get_device_properties(<POINTER>.device.index)
 

@@ -141,7 +141,9 @@ class _Builder:
             case Entry(name=table):
                 indices = tuple(self._localize(each) for each in expr.indices)
                 name = self._unused(f"{table}_entry")
-                node = Node(name=name, op=Op.ENTRY, axes=PAIR, inputs=(table,), expr=replace(expr, indices=indices))
+                numbers = dict.fromkeys(each.name for one in indices for each in walk(one) if isinstance(each, Local))
+                found = replace(expr, indices=indices)
+                node = Node(name=name, op=Op.ENTRY, axes=PAIR, inputs=(table, *numbers), expr=found)
             case Local(name=operand):
                 name = self._unused(operand.removesuffix("_by_offset"))
                 node = Node(name=name, op=Op.ENTRY, axes=PAIR, inputs=(operand,))

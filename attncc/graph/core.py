@@ -38,6 +38,7 @@ class Operand:
         width: for vectors a name of their width; vectors that meet in a product share it. `e` is that of the values.
         value: how it is derived from declared data; None for declared data as the caller gives them.
         source: the declared data that it is, where it is not derived.
+        like: the operand that has as many features, where a derived vector is a formula of their places alone.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Operand:
     width: str | None = None
     value: Expr | None = None
     source: str | None = None
+    like: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

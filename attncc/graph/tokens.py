@@ -8,6 +8,7 @@ pair: products of a row vector and a column vector, and formulas that are summed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 
 from attncc.graph.core import TAKEN_NAMES, Core, Kind, Operand
@@ -123,7 +124,7 @@ class _Splitter:
                 root = self._root(operand.name)
                 count = len(names)
                 width = names.setdefault(root, "d" if count == 1 else f"d_{count}")
-            yield Operand(operand.name, operand.kind, width, operand.value, operand.source)
+            yield replace(operand, width=width)
 
     def _root(self, name: str) -> str:
         while (parent := self._width.get(name, name)) != name:
@@ -209,6 +210,10 @@ class _Splitter:
         row = self._vector(_multiplied(rows), Kind.ROW_VECTOR)
         column = self._vector(_multiplied(columns), Kind.COLUMN_VECTOR)
         self._meet(row, column)
+        for one, other in ((row, column), (column, row)):
+            operand = self.operands[one]
+            if operand.value is not None and not _has_features(operand.value):
+                self.operands[one] = replace(operand, like=other)
         return Dot(Vector(row), Vector(column))
 
     def _channel(self, expr: Expr, met: list[str]) -> Expr:
@@ -258,8 +263,9 @@ class _Splitter:
         return known
 
     def _free(self, name: str, kind: Kind) -> str:
-        if name in self.operands or name in TAKEN_NAMES:
-            name = f"{name}_{_SUFFIX[kind]}"
+        suffix = f"_{_SUFFIX[kind]}"
+        if (name in self.operands or name in TAKEN_NAMES) and not name.endswith(suffix):
+            name += suffix
         at, candidate = 1, name
         while candidate in self.operands or (candidate in self.data and candidate != name):
             at += 1
@@ -304,6 +310,13 @@ def _raises(expr: Expr) -> bool:
             return any(_raises(each) for each in arguments)
         case _:
             return False
+
+
+def _has_features(vector: Expr) -> bool:
+    """Whether a formula names a vector that tells how many features it has."""
+    return any(
+        isinstance(node, Vector | MatMul) or (isinstance(node, Entry) and node.is_vector) for node in walk(vector)
+    )
 
 
 def _joined(sides: list[Side]) -> Side:
