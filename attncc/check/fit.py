@@ -52,7 +52,7 @@ def fits(spec: Spec, case: Case) -> bool:
 
 def fits_everywhere(spec: Spec, case: Case) -> bool:
     """Whether indices lie in their tables for every row, key and distance of the call, related or not."""
-    return fits(replace(spec, pattern=TRUE), replace(case, kv_lengths=None))
+    return fits(replace(spec, pattern=TRUE), replace(case, n=max(case.n, 1), m=max(case.m, 1), kv_lengths=None))
 
 
 @lru_cache(maxsize=4096)
