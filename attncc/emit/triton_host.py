@@ -10,7 +10,7 @@ from attncc.emit.triton_kernel import KernelPrinter
 from attncc.emit.triton_launch import Shapes, host_text
 from attncc.emit.triton_library import library
 from attncc.emit.triton_scope import by_channel, is_offset_sum, tiled
-from attncc.emit.triton_symbols import with_numbers
+from attncc.emit.triton_symbols import complete
 from attncc.emit.writer import WIDTH, Writer
 from attncc.graph.core import Kind, Operand
 from attncc.graph.ir import Node
@@ -26,7 +26,7 @@ class TritonForm:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        forward, backward = with_numbers(plan.gpu.forward), with_numbers(plan.gpu.backward)
+        forward, backward = (complete(graph, plan.core) for graph in (plan.gpu.forward, plan.gpu.backward))
         columns = tuple(name for name in backward.outputs if Axis.COLUMN in backward[name].axes)
         rows = tuple(name for name in backward.outputs if self._is_summed_by_row(backward[name]))
         self.forward = schedule("forward", forward, Axis.ROW, forward.outputs)
@@ -113,7 +113,7 @@ class TritonForm:
             rows=self.core.rows,
             column=self._column(),
             widths={width: next(name for name in preferred if self.core[name].width == width) for width in self.widths},
-            pointer=next(name for name in preferred if all(name in each for each in pointers)),
+            pointer=next((name for name in preferred if all(name in each for each in pointers)), None),
             values=self.core.values,
             d_values=gradient_name(self.core.values),
             held=held,

@@ -16,7 +16,7 @@ class Shapes:
         rows: gives batch, heads and rows.
         column: gives the number of key heads.
         widths: for each name of a width an operand that has it, in order.
-        pointer: a vector that all kernels are given tile by tile.
+        pointer: an operand that all kernels are given tile by tile, if there is one.
         values: the vectors that weights multiply.
         d_values: their gradient, which tells the kernel that holds keys from those that hold rows.
         held: widths of what a tile of the forward kernel holds all the time.
@@ -27,7 +27,7 @@ class Shapes:
     rows: str
     column: str
     widths: dict[str, str]
-    pointer: str
+    pointer: str | None
     values: str
     d_values: str
     held: Sequence[str]
@@ -53,8 +53,10 @@ def host_text(shapes: Shapes) -> str:
     constants += [f"BLOCK_{constexpr_of(name)}=block_{name}" for name in names]
     key = ", ".join(f'"{each}"' for each in ["GROUP", *map(constexpr_of, names), "PRECISION"])
     text = _PRUNE + (_TUNED_WITH_SUMS if shapes.sums else _TUNED) + _LAUNCH + (_SUMS if shapes.sums else "")
+    found = f'arguments["{shapes.pointer}_ptr"]' if shapes.pointer else _ANY_VECTORS
     values = {
-        "POINTER": shapes.pointer,
+        "POINTER": shapes.pointer or "vectors",
+        "FOUND": found,
         "BLOCKS": ", ".join(blocks),
         "HELD": held,
         "STREAMED": streamed,
@@ -80,6 +82,8 @@ def _sum(parts: Sequence[str]) -> str:
     return " + ".join(parts) or "0"
 
 
+_ANY_VECTORS = 'arguments["out_ptr" if "out_ptr" in arguments else "d_out_ptr"]'
+
 _PRUNE = '''
 
 
@@ -95,7 +99,7 @@ def _block(width):
 
 def _prune(configs, arguments, *, <BLOCKS>, **_):
     """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
-    <POINTER> = arguments["<POINTER>_ptr"]
+    <POINTER> = <FOUND>
     on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
     device = triton.runtime.driver.active.utils.get_device_properties(<POINTER>.device.index)
 
