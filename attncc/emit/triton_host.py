@@ -314,7 +314,7 @@ class TritonForm:
         numbers = [node.name for node in kernel.uniform if not isinstance(node.expr, Const)]
         numbers += [f"{table}.shape[{axis}]" for table, axis in printer.table_sizes]
         if printer.offset_sums:
-            writer.line(f"grid = ({printer.offset_sums[0].name}.shape[2], heads, batch)")
+            writer.line(f"grid = ({printer.offset_sums[0].name}.shape[2] // 3, heads, batch)")
         else:
             writer.line(f'grid = _grid({length}, "{block}", {heads}, batch)')
         groups = [pointers, ["starts", "lengths"], strides, ["n", "m", "k_start", *numbers]]

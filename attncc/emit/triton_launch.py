@@ -173,13 +173,13 @@ _MARGIN = 256  # a tile may end so far beyond the last row or key
 
 
 def _sums_by_offset(batch, heads, n, m, device):
-    """Room for sums by r - c + m - 1, a line for each of the programs that share a head's rows.
+    """Room for sums by r - c + m - 1, three lines for each of the programs that share a head's rows.
 
-    Each program adds in its own line, so that the order of all additions is fixed.
+    Each program adds in its own lines, so that the order of all additions is fixed.
     """
     length = n + m + 2 * _MARGIN
     pairs = max(1, batch * heads)
-    programs = min(triton.cdiv(n, 64), triton.cdiv(1024, pairs), (1 << 26) // (pairs * length))
-    lines = torch.zeros(batch, heads, max(1, programs), length, device=device)
+    programs = min(triton.cdiv(n, 64), triton.cdiv(1024, pairs), (1 << 26) // (3 * pairs * length))
+    lines = torch.zeros(batch, heads, 3 * max(1, programs), length, device=device)
     return lines[..., _MARGIN:]
 '''
