@@ -89,6 +89,11 @@ def param(name: str, *axes: Size | int) -> Data:
     return Data(name=name, role=Role.PARAMETER, axes=axes)
 
 
+def given(name: str, *axes: Size | int) -> Data:
+    """Whole numbers that the caller gives."""
+    return Data(name=name, role=Role.INPUT, axes=axes, whole=True)
+
+
 _HEAD, _AHEAD = Symbol(Name.HEAD), op("-", Symbol(Name.J), Symbol(Name.I))
 PRODUCT = op("*", Symbol(Name.SCALE), Dot(Vector("q"), Vector("k")))
 BIAS = Entry("bias", (_HEAD, Call("clip", (_AHEAD, Const(-8), Const(8)))))

@@ -10,7 +10,7 @@ from attncc.emit.triton_kernel import KernelPrinter
 from attncc.emit.triton_launch import Shapes, host_text
 from attncc.emit.triton_library import library
 from attncc.emit.triton_scope import by_channel, is_offset_sum, tiled
-from attncc.emit.triton_symbols import with_numbers
+from attncc.emit.triton_symbols import complete
 from attncc.emit.writer import WIDTH, Writer
 from attncc.graph.core import Kind, Operand
 from attncc.graph.ir import Node
@@ -26,7 +26,7 @@ class TritonForm:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        forward, backward = with_numbers(plan.gpu.forward), with_numbers(plan.gpu.backward)
+        forward, backward = (complete(graph, plan.core) for graph in (plan.gpu.forward, plan.gpu.backward))
         columns = tuple(name for name in backward.outputs if Axis.COLUMN in backward[name].axes)
         rows = tuple(name for name in backward.outputs if self._is_summed_by_row(backward[name]))
         self.forward = schedule("forward", forward, Axis.ROW, forward.outputs)
@@ -333,7 +333,7 @@ class TritonForm:
         numbers = [node.name for node in kernel.uniform if not isinstance(node.expr, Const)]
         numbers += [f"{table}.shape[{axis}]" for table, axis in printer.table_sizes]
         if printer.offset_sums:
-            writer.line(f"grid = ({printer.offset_sums[0].name}.shape[2], heads, batch)")
+            writer.line(f"grid = ({printer.offset_sums[0].name}.shape[2] // 3, heads, batch)")
         else:
             writer.line(f'grid = _grid({length}, "{block}", {heads}, batch)')
         groups = [pointers, ["starts", "lengths"], strides, ["n", "m", "k_start", *numbers]]

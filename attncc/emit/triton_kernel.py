@@ -79,7 +79,7 @@ class KernelPrinter(KernelPlaces):
         fixed += [node.name for earlier in self._earlier(sweep) for node in earlier.reductions if node.name in read]
         fixed += [node.name for each in (*self._earlier(sweep), sweep) for node in each.before if node.name in read]
         fixed += [f"{node.name}_at" for node in self.by_offset if node.name in read]
-        fixed += [f"{node.name}_at" for node in sweep.sums if is_offset_sum(node)]
+        fixed += [f"{node.name}_{what}" for node in sweep.sums if is_offset_sum(node) for what in ("at", "line")]
         fixed += ["alive"] if self.offset_sums else []
         loads = self._swept_loads(sweep)
         pointers = [f"{name}_ptr" for node in loads for name in self.tensors_of(node)]
@@ -161,6 +161,7 @@ class KernelPrinter(KernelPlaces):
             if self.offset_sums:
                 writer.comment("One program after another tile of rows: its sums by distance are its own.")
                 with writer.block("for row in range(tl.program_id(0) * BLOCK_M, n, tl.num_programs(0) * BLOCK_M):"):
+                    writer.line("tl.debug_barrier()  # sums of the tile before are written")
                     self._print_tile()
             else:
                 self._print_tile()

@@ -16,7 +16,7 @@ class Shapes:
         rows: gives batch, heads and rows.
         column: gives the number of key heads.
         widths: for each name of a width an operand that has it, in order.
-        pointer: a vector that all kernels are given tile by tile, if there is one.
+        pointer: an operand that all kernels are given tile by tile, if there is one.
         values: the vectors that weights multiply.
         d_values: their gradient, which tells the kernel that holds keys from those that hold rows.
         held: widths of what a tile of the forward kernel holds all the time.
@@ -53,9 +53,10 @@ def host_text(shapes: Shapes) -> str:
     constants += [f"BLOCK_{constexpr_of(name)}=block_{name}" for name in names]
     key = ", ".join(f'"{each}"' for each in ["GROUP", *map(constexpr_of, names), "PRECISION"])
     text = _PRUNE + (_TUNED_WITH_SUMS if shapes.sums else _TUNED) + _LAUNCH + (_SUMS if shapes.sums else "")
+    found = f'arguments["{shapes.pointer}_ptr"]' if shapes.pointer else _ANY_VECTORS
     values = {
         "POINTER": shapes.pointer or "vectors",
-        "POINTER_KEY": f'"{shapes.pointer}_ptr"' if shapes.pointer else _OWN_POINTER,
+        "FOUND": found,
         "BLOCKS": ", ".join(blocks),
         "HELD": held,
         "STREAMED": streamed,
@@ -81,7 +82,8 @@ def _sum(parts: Sequence[str]) -> str:
     return " + ".join(parts) or "0"
 
 
-_OWN_POINTER = '"out_ptr" if "out_ptr" in arguments else "d_out_ptr"'
+_ANY_VECTORS = 'arguments["out_ptr" if "out_ptr" in arguments else "d_out_ptr"]'
+
 _PRUNE = '''
 
 
@@ -97,7 +99,7 @@ def _block(width):
 
 def _prune(configs, arguments, *, <BLOCKS>, **_):
     """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
-    <POINTER> = arguments[<POINTER_KEY>]
+    <POINTER> = <FOUND>
     on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
     device = triton.runtime.driver.active.utils.get_device_properties(<POINTER>.device.index)
 
@@ -171,13 +173,13 @@ _MARGIN = 256  # a tile may end so far beyond the last row or key
 
 
 def _sums_by_offset(batch, heads, n, m, device):
-    """Room for sums by r - c + m - 1, a line for each of the programs that share a head's rows.
+    """Room for sums by r - c + m - 1, three lines for each of the programs that share a head's rows.
 
-    Each program adds in its own line, so that the order of all additions is fixed.
+    Each program adds in its own lines, so that the order of all additions is fixed.
     """
     length = n + m + 2 * _MARGIN
     pairs = max(1, batch * heads)
-    programs = min(triton.cdiv(n, 64), triton.cdiv(1024, pairs), (1 << 26) // (pairs * length))
-    lines = torch.zeros(batch, heads, max(1, programs), length, device=device)
+    programs = min(triton.cdiv(n, 64), triton.cdiv(1024, pairs), (1 << 26) // (3 * pairs * length))
+    lines = torch.zeros(batch, heads, 3 * max(1, programs), length, device=device)
     return lines[..., _MARGIN:]
 '''

@@ -171,21 +171,22 @@ def _add_channel(total, channel, numbers, BLOCK: tl.constexpr):
 ''',
     "_add_by_offset": '''
 @triton.jit
-def _add_by_offset(start, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _add_by_offset(start, line, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Add the sums of a tile over r - c to the numbers around `start`, which no other program touches.
 
     Each row is turned by its own number, so that pairs at one distance stand below each other: lane t
-    holds the distances t, t + COLUMNS, and so on, of which every row has one.
+    holds the distances t, t + COLUMNS, and so on, of which every row has one. Each of these goes to a
+    line of its own: the tiles of one sweep then never meet a number twice and need not wait.
     """
+    tl.static_assert(ROWS <= 2 * COLUMNS, "a program has three lines")
     lanes = tl.arange(0, COLUMNS)
     offsets = tl.arange(0, ROWS)[:, None] - lanes[None, :]
     turned = tl.gather(tile, offsets & (COLUMNS - 1), 1)
-    tl.debug_barrier()  # other threads of the program have written these numbers,
-    for low in tl.static_range(-COLUMNS, ROWS, COLUMNS):
+    for at in tl.static_range(0, (ROWS + COLUMNS - 1) // COLUMNS + 1):
+        low = (at - 1) * COLUMNS
         sums = tl.sum(tl.where((offsets >= low) & (offsets < low + COLUMNS), turned, 0.0), 0)
-        sums += tl.load(start + low + lanes)
-        tl.debug_barrier()  # and may read them a little later
-        tl.store(start + low + lanes, sums)
+        numbers = start + at * line + low + lanes
+        tl.store(numbers, tl.load(numbers) + sums)
 ''',
 }
 

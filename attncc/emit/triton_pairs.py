@@ -146,7 +146,7 @@ class PairPrinter:
     def print_offset_sum(self, node: Node, source: str) -> None:
         """The sums of a number over the pairs at one distance, added to those that the program holds in memory."""
         self.kernel.used.add("_add_by_offset")
-        self.writer.line(f"_add_by_offset({node.name}_at - column, {source}, BLOCK_M, BLOCK_N)")
+        self.writer.line(f"_add_by_offset({node.name}_at - column, {node.name}_line, {source}, BLOCK_M, BLOCK_N)")
 
     def _varies(self, expr: Expr) -> bool:
         return self.kernel.spans(expr, Axis.ROW) and self.kernel.spans(expr, Axis.COLUMN)

@@ -95,7 +95,8 @@ class KernelPlaces(KernelScope):
             writer.line("first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column")
         for node in self.offset_sums:
             strides = f"{node.name}_strides"
-            writer.line(f"{node.name}_ptr += {self.of_head(node.name, 'head')} + tl.program_id(0) * {strides}[2]")
+            writer.line(f"{node.name}_ptr += {self.of_head(node.name, 'head')} + tl.program_id(0) * (3 * {strides}[2])")
+            writer.line(f"{node.name}_line = {strides}[2]")
         writer.line()
 
     def _print_first_vector(self, *, late: bool) -> None:

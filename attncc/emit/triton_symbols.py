@@ -1,9 +1,11 @@
-"""Names that formulas of channels and indices of tables read of the call, made numbers that the host computes."""
+"""What formulas of channels and indices of tables read, as inputs of their nodes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from attncc.graph.build import operand_node
+from attncc.graph.core import Core
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Op
 from attncc.spec.expr import Expr, Local, Name, Symbol, substitute, walk
@@ -16,19 +18,25 @@ _NAMES = {
 }
 
 
-def with_numbers(graph: Graph) -> Graph:
-    """The graph in which everything but numbers reads what is the same for a whole call from nodes."""
+def complete(graph: Graph, core: Core) -> Graph:
+    """The graph in which entries and formulas of channels have everything that they read among their inputs.
+
+    What is the same for a whole call becomes a number that the host computes, as it is for numbers of pairs.
+    """
     known = {node.expr: node for node in graph if node.op is Op.NUMBER and not node.axes and node.expr is not None}
-    changed: list[Node] = []
+    new: dict[str, Node] = {}
     for node in graph:
         if node.expr is None or node.op not in (Op.ENTRY, Op.CHANNELS, Op.SPREAD):
             continue
-        read = [each for each in walk(node.expr) if isinstance(each, Symbol) and each.name in _NAMES]
         names: dict[Expr, Expr] = {}
-        for symbol in dict.fromkeys(read):
-            made = known.setdefault(symbol, Node(name=_NAMES[symbol.name], op=Op.NUMBER, axes=(), expr=symbol))
-            names[symbol] = Local(made.name)
-            changed.append(made)
-        inputs = (*node.inputs, *(known[symbol].name for symbol in names))
-        changed.append(replace(node, expr=substitute(node.expr, names), inputs=tuple(dict.fromkeys(inputs))))
-    return graph.change(*changed)
+        for each in walk(node.expr):
+            if isinstance(each, Symbol) and each.name in _NAMES:
+                made = known.setdefault(each, Node(name=_NAMES[each.name], op=Op.NUMBER, axes=(), expr=each))
+                names[each] = Local(made.name)
+                new[made.name] = made
+            elif isinstance(each, Local) and each.name not in graph:
+                new[each.name] = operand_node(core[each.name], core.values)
+        expr = substitute(node.expr, names)
+        read = (each.name for each in walk(expr) if isinstance(each, Local))
+        new[node.name] = replace(node, expr=expr, inputs=tuple(dict.fromkeys((*node.inputs, *read))))
+    return graph.change(*new.values())

@@ -3,7 +3,8 @@
 On every target each list has a config that spills next to nothing, none spills much, and one fits the smallest shared
 memory. Reals of four bytes use exact products without matrix instructions, so their tiles are smaller. On gfx942 eight
 warps are tried only where a list has nothing else, and fit even so. Kernels that read numbers by distance, or vectors
-channel by channel, hold more in registers: for these there are lists that replace the others.
+channel by channel, hold more in registers: for these there are lists that replace the others. Where tiles of rows add
+up sums by distance, they have at most twice as many rows as columns.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _TRIES: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
 
 _BY_OFFSET: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
     ("backward_columns", 2, 128): ((32, 64, 8, 2), (32, 64, 8, 1), (32, 32, 4, 1)),
-    ("backward_rows", 2, 64): ((128, 32, 8, 3), (64, 32, 4, 2)),
+    ("backward_rows", 2, 64): ((64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
     ("backward_rows", 2, 128): ((64, 32, 8, 2), (32, 64, 8, 2), (32, 32, 4, 2)),
     ("backward_rows", 2, 256): ((32, 32, 8, 1), (16, 32, 4, 1)),
 }

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from kernel_modules import ADDITIVE, BIAS, BIASED, PRODUCT, kernels_of, op, param, spec_of
+from kernel_modules import ADDITIVE, BIAS, BIASED, PRODUCT, given, kernels_of, op, param, spec_of
 from torch import Tensor
 
 from attncc.graph.core import Kind
@@ -164,6 +164,16 @@ MECHANISMS = {
     "table": Mechanism(
         spec_of(op("+", PRODUCT, TABLE), param("b", 8, 8)), lambda row: scaled(row) + row.x["b"][row.i % 8, row.j % 8]
     ),
+    "table by numbers of rows and keys": Mechanism(
+        spec_of(
+            op("+", PRODUCT, Entry("b", (Token("own", whole=True), Token("other", whole=True)))),
+            given("own", Size.BATCH, H, Size.QUERIES),
+            given("other", Size.BATCH, H, Size.KEYS),
+            param("b", 3, 4),
+        ),
+        lambda row: scaled(row) + row.x["b"][row.x["own"].long()[..., None], row.x["other"].long()[..., None, :]],
+    ),
+    "table and no keys": Mechanism(spec_of(TABLE, param("b", 8, 8)), lambda row: row.x["b"][row.i % 8, row.j % 8]),
     "table and bias, no softmax": Mechanism(
         spec_of(
             op("+", op("+", PRODUCT, TABLE), BIAS),
@@ -232,6 +242,8 @@ def make_operands(plan: Plan, call: Sizes, seed: int) -> dict[str, Tensor]:
         value = torch.randn(shape, generator=generator, dtype=torch.float64)
         if each.name == "heat":
             value = value.abs() + 0.5
+        if each.name in ("own", "other"):
+            value = value.abs().clamp(max=1).round()
         made[each.name] = value.to(call.dtype if each.kind.is_vector else torch.float32)
         if call.lengths and each.kind in (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER):
             for entry, length in enumerate(call.lengths):
@@ -260,7 +272,7 @@ def dense(name: str, plan: Plan, x: dict[str, Tensor], call: Sizes, scale: float
     row = Row(spread, i, j, scale)
     length = torch.tensor(call.lengths or (call.m, call.m)).view(-1, 1, 1, 1)
     related = mechanism.related(i, j) & (j < length)
-    score = mechanism.score(row)
+    score = mechanism.score(row).expand(*spread[core.rows].shape[:3], call.m)
     weight = torch.where(related, mechanism.weight(torch.where(related, score, 0), row), 0)
     rows = weight.sum(-1, keepdim=True)
     norm = mechanism.normalizer(rows, row)
