@@ -154,7 +154,7 @@ def _header(plan: Plan) -> str:
         *(f"    {line}" if line else "" for line in spec.source.text.rstrip().splitlines()),
         "",
         *fill(f"Plan: {plan_sentence(plan.domain)}", 96),
-        *fill(f"Cost: {cost_sentence(plan.gpu.forward)}", 96),
+        *fill(f"Cost: {cost_sentence(plan)}", 96),
     ]
     text = "\n".join(f"# {line}".rstrip() for line in lines)
     if any(_CODING.match(line) for line in text.splitlines()[:2]):  # a name such as `coding` must not declare one
