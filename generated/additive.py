@@ -8,7 +8,8 @@
 #     }
 #
 # Plan: a tile of rows first … last visits all keys, without a mask.
-# Cost: 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Cost: 2·e flops forward for each visited pair, and d channels one by one; nothing of size n·m is
+# stored.
 
 import functools
 from typing import NamedTuple

@@ -9,7 +9,7 @@
 #     }
 #
 # Plan: a tile of rows first … last visits keys up to 511, without a mask.
-# Cost: 4·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Cost: 2·32 + 2·16 + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
 from typing import NamedTuple
