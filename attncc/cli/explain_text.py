@@ -184,7 +184,7 @@ def _saved(found: dict[str, Any]) -> list[str]:
     )
     if found["saved"]["derived"]:
         rows.append(
-            "  (plain operations of torch derive operands from arguments; what autograd keeps of these is beside)"
+            "  (plain operations of torch derive operands from arguments; what autograd keeps of those comes on top)"
         )
     return rows
 
