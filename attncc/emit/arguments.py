@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from attncc.emit.sizes import Sizes
 from attncc.emit.writer import Writer
 from attncc.spec.data import Axis, Data, K, Q, Role, Size, V
@@ -42,7 +44,7 @@ class Arguments:
             self._print_full(writer)
             self._print_shapes(writer)
             if self.others:
-                self._print_others(writer)
+                self._print_others(writer, self.others)
         return writer.text().rstrip("\n")
 
     def _print_full(self, writer: Writer) -> None:
@@ -89,16 +91,24 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
         widths = [f"1 <= {each.name}.shape[3] <= 256" for each in self.full if each not in (self.rows, *wide)]
         writer.line(f'_expect({" and ".join(["1 <= width <= 256", *widths])}, "the width", shapes, "1 … 256")')
 
-    def _print_others(self, writer: Writer) -> None:
+    def _print_others(self, writer: Writer, data: Sequence[Data]) -> None:
         """Data with other axes than q, k and v."""
         q = self.rows.name
-        for each in self.others:
+        for each in data:
             sizes = ", ".join(self._size(axis, each) for axis in each.axes) + "," * (len(each.axes) == 1)
             words = ", ".join(str(_WORDS.get(axis, axis)) for axis in each.axes)  # type: ignore[arg-type]
             kind = "whole numbers" if each.whole else "numbers"
             if each.is_vector and each.role is Role.INPUT and not each.whole:
                 kind = "vectors"
             writer.line(f'_expect_data("{each.name}", {each.name}, ({sizes}), "[{words}]", "{kind}", {q})')
+
+    def checks_of(self, names: Collection[str]) -> str:
+        """The lines that compare some data with the sizes of a call."""
+        writer = Writer()
+        with writer.indented():
+            writer.line(f"batch, heads = {self.rows.name}.shape[:2]")
+            self._print_others(writer, [each for each in self.spec.data if each.name in names])
+        return writer.text().rstrip("\n")
 
     def _size(self, axis: Axis, data: Data) -> str:
         match axis:

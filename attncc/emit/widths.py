@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from attncc.spec.expr import Entry, Expr, Let, MatMul, Rotate, Type, Vector, children, type_of
+from attncc.spec.expr import Entry, Expr, Let, MatMul, Merge, Output, Rotate, Type, Vector, children, type_of
 
 
 def width_of(expr: Expr) -> str | None:
     """The tensor whose last axis is as long as a vector; None where its formula names none."""
     match expr:
         case Vector(name=name) | Entry(name=name, is_vector=True):
+            return name
+        case Output(branch=name) | Merge(branches=(name, *_)):
             return name
         case MatMul(matrix=matrix):
             return matrix.name

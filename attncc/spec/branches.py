@@ -10,7 +10,7 @@ from attncc.diagnostics import Diagnostic, Label
 from attncc.spec.body import BodyResolver, data_of
 from attncc.spec.core_fields import FieldResolver, data_read, read_data
 from attncc.spec.data import Data
-from attncc.spec.expr import Expr, Output
+from attncc.spec.expr import Expr, Or, Output
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.fields import FieldName
 from attncc.spec.model import Spec
@@ -57,7 +57,8 @@ class BranchResolver:
         combine = self._combine(outer, {branch.name.text: branch for branch in self.branches})
         read = {each.name: each for spec in found.values() for each in spec.data}
         data = tuple(each for each in (*data_of({}).values(), *declared) if each.name in read or each in declared)
-        spec = replace(base, data=data, branches=tuple(found.items()), combine=combine)
+        pattern = Or(tuple(spec.pattern for spec in found.values()))
+        spec = replace(base, pattern=pattern, data=data, branches=tuple(found.items()), combine=combine)
         return spec
 
     def _is_free(self, name: tree.Identifier, found: dict[str, Spec]) -> bool:
