@@ -17,10 +17,17 @@ _STARTS = {
 
 def as_text(found: dict[str, Any], verbose: bool) -> str:
     """Every section under a heading; `verbose` adds the graph of the backward pass and the other autotune lists."""
-    parameters = ", ".join(f"{name} = {value}" for name, value in found["parameters"].items())
-    title = f"{found['name']} ({parameters})" if parameters else found["name"]
+    title = _title(found)
+    if "branches" in found:
+        data = ["", "Data", *_indent(_data(found["data"]))]
+        parts = ["\n".join([*title, *data, "", "Branches", *_rows([("combine", found["combine"])])])]
+        for name, each in found["branches"].items():
+            own = {**each, "name": f"Branch {name}", "parameters": {}, "summary": ""}
+            parts.append(as_text(own, verbose))
+        return "\n\n".join(parts)
     sections = [
-        [title, *([f"  {found['summary']}"] if found["summary"] else [])],
+        title,
+        ["Data", *_indent(_data(found["data"]))],
         ["Meaning", *_rows(_meaning(found["meaning"]))],
         ["Derivation", *_derivation(found["derivation"])],
         ["Laws that do not apply", *_refusals(found["not_applied"])],
@@ -38,6 +45,12 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
     return "\n\n".join("\n".join(section) for section in sections)
 
 
+def _title(found: dict[str, Any]) -> list[str]:
+    parameters = ", ".join(f"{name} = {value}" for name, value in found["parameters"].items())
+    title = f"{found['name']} ({parameters})" if parameters else found["name"]
+    return [title, *([f"  {found['summary']}"] if found["summary"] else [])]
+
+
 def _indent(lines: list[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
@@ -49,6 +62,15 @@ def _rows(rows: Any) -> list[str]:
 def _meaning(meaning: dict[str, str]) -> list[tuple[str, str]]:
     align = meaning["align"]
     return [*((name, meaning[name]) for name in _FIELDS), ("align", f"{align}: {_STARTS[align]}")]
+
+
+def _data(data: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for each in data:
+        axes = ", ".join(map(str, each["axes"]))
+        start = "" if each["initial"] is None else f" = {each['initial']:g}"
+        lines.append(f"{each['role']} {each['name']}[{axes}]{': int' if each['whole'] else ''}{start}")
+    return lines
 
 
 def _derivation(steps: list[dict[str, Any]]) -> list[str]:

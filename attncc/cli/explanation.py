@@ -10,13 +10,29 @@ from attncc.graph.ir import Graph, show
 from attncc.plan.cost import Cost, Pass, cost, formula, value
 from attncc.plan.density import density, members
 from attncc.plan.describe import interval_text, kept_by_decoder, plan_sentence
-from attncc.plan.model import Plan
+from attncc.plan.model import Mixture, Plan
 from attncc.plan.ranges import HeadClass, Segment
+from attncc.spec.data import Size
 from attncc.spec.expr import TRUE
-from attncc.spec.model import Align
+from attncc.spec.model import Align, Spec
 from attncc.spec.text import text
 
 ELEMENT_BYTES = 2
+
+
+def of_branches(mixture: Mixture, n: int, m: int, heads: int, d: int, e: int) -> dict[str, Any]:
+    """What was derived for each branch, under its name, and what their outputs are combined to."""
+    spec = mixture.spec
+    assert spec.combine is not None
+    return {
+        "name": spec.name,
+        "spec": spec.source.name,
+        "summary": spec.summary,
+        "parameters": {each.name: each.value for each in spec.parameters},
+        "data": _data(spec),
+        "combine": text(spec.combine),
+        "branches": {name: explanation(plan, n, m, heads, d, e) for name, plan in mixture.branches},
+    }
 
 
 def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[str, Any]:
@@ -30,6 +46,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "summary": spec.summary,
         "parameters": {each.name: each.value for each in spec.parameters},
         "sizes": {"n": n, "m": m, "heads": heads, "d": d, "e": e, "element_bytes": ELEMENT_BYTES},
+        "data": _data(spec),
         "meaning": {
             "pattern": text(spec.pattern),
             "score": text(spec.score),
@@ -64,6 +81,20 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
             for each in plan.tiles
         ],
     }
+
+
+def _data(spec: Spec) -> list[dict[str, Any]]:
+    """What the emitted function takes, in order."""
+    return [
+        {
+            "name": each.name,
+            "role": each.role.value,
+            "axes": [axis.value if isinstance(axis, Size) else axis for axis in each.axes],
+            "whole": each.whole,
+            "initial": each.initial,
+        }
+        for each in spec.data
+    ]
 
 
 def _lines(graph: Graph) -> list[str]:

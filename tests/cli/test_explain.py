@@ -52,6 +52,7 @@ def test_json_has_stable_keys() -> None:
         "summary",
         "parameters",
         "sizes",
+        "data",
         "meaning",
         "plan",
         "derivation",
