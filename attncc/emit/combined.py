@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attncc.emit.arguments import Arguments
@@ -24,6 +24,7 @@ class Call:
     """How a branch is called for its output."""
 
     name: str
+    function: str
     data: str
     reads_scale: bool
     gives_lse: bool
@@ -35,7 +36,10 @@ def emit(plan: Planned) -> str:
 
 
 def _emit_branches(mixture: Mixture) -> str:
-    modules = [_private(units_of(emit_core(plan, name)), name) for name, plan in mixture.branches]
+    parts = [units_of(emit_core(plan, name)) for name, plan in mixture.branches]
+    taken = {name for units in parts for unit in units for name in unit.names}
+    called = {name: f"_{name}" if f"_{name}" not in taken else f"_{name}_branch" for name, _ in mixture.branches}
+    modules = [_private(units, called[name]) for units, (name, _) in zip(parts, mixture.branches, strict=True)]
     alike = shared(modules) if len(modules) > 1 else frozenset()
     every = {unit.names: unit for units in modules for unit in units if unit.names}
     common = [unit for names, unit in every.items() if alike.issuperset(names)]
@@ -54,16 +58,16 @@ def _emit_branches(mixture: Mixture) -> str:
     used = combined.used | ({"_expect_data"} if left else set())
     known = set(once) - clashing
     helpers = [unit for unit in units_of(library(frozenset(used))) if known.isdisjoint(unit.names)]
-    values = _values(mixture, arguments, combined.outputs)
+    values = _values(mixture, arguments, combined.outputs, called)
     values |= {"sections": "\n\n\n".join(sections), "helpers": laid_out(helpers), "function": function}
     values["checks"] = arguments.checks_of(left) if left else ""
     values["needs_math"] = any("math." in section for section in sections)
     return finish(render("combined.py.jinja", values))
 
 
-def _private(units: Sequence[Unit], branch: str) -> list[Unit]:
+def _private(units: Sequence[Unit], called: str) -> list[Unit]:
     """A branch's units, with its functional form under the branch's name; its module is that of all branches."""
-    names = {"attention": f"_{branch}", "weights": f"_{branch}_weights"}
+    names = {"attention": called, "weights": f"{called}_weights"}
     found = []
     for unit in units:
         match unit.names:
@@ -89,7 +93,9 @@ def _heading(text: str) -> str:
     return f"# --- {text} ".ljust(100, "-")
 
 
-def _values(mixture: Mixture, arguments: Arguments, outputs: Sequence[str]) -> dict[str, object]:
+def _values(
+    mixture: Mixture, arguments: Arguments, outputs: Sequence[str], called: Mapping[str, str]
+) -> dict[str, object]:
     spec = mixture.spec
     assert spec.combine is not None
     merged = {name for node in walk(spec.combine) if isinstance(node, Merge) for name in node.branches}
@@ -101,7 +107,13 @@ def _values(mixture: Mixture, arguments: Arguments, outputs: Sequence[str]) -> d
         "data": [each.name for each in spec.data],
         "data_words": arguments.words(),
         "calls": [
-            Call(name, ", ".join(each.name for each in plan.spec.data), plan.spec.reads_scale, name in merged)
+            Call(
+                name,
+                called[name],
+                ", ".join(each.name for each in plan.spec.data),
+                plan.spec.reads_scale,
+                name in merged,
+            )
             for name, plan in mixture.branches
         ],
         "outputs": outputs,

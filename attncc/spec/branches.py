@@ -9,7 +9,7 @@ from keyword import iskeyword
 from attncc.diagnostics import Diagnostic, Label
 from attncc.spec.body import BodyResolver, data_of
 from attncc.spec.core_fields import FieldResolver, data_read, read_data
-from attncc.spec.data import Data
+from attncc.spec.data import RESERVED, Data
 from attncc.spec.expr import Expr, Or, Output
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.fields import FieldName
@@ -20,6 +20,7 @@ from attncc.spec.words import Words, taken
 from attncc.syntax import tree
 
 _MOST = 8
+_RESERVED = RESERVED | {"out", "options"}  # what the emitted function holds beside the outputs of branches
 _OUTSIDE = (FieldName.ALIGN, FieldName.COMBINE)  # fields of the attention as a whole
 _OF_WEIGHT = (FieldName.WEIGHT, FieldName.NORMALIZE)
 
@@ -66,7 +67,7 @@ class BranchResolver:
         self.errors += taken(name)
         if name.text in self.bindings or name.text in found:
             self._error("E203", f"`{name.text}` is defined twice", Label(name.span, "defined again here"))
-        if iskeyword(name.text) or name.text.startswith("_"):
+        if iskeyword(name.text) or name.text.startswith("_") or name.text in _RESERVED:
             label = Label(name.span, "expected another name")
             self._error("E217", f"a branch cannot be named `{name.text}`", label)
         if len(found) >= _MOST:
