@@ -31,10 +31,11 @@ def _where(condition, a, b, q=None):
 ''',
     "_entry": '''
 def _entry(values, at):
-    """The constants of a list at one index or at a tensor of them."""
+    """The constants of a list at one index or at a tensor of them; whole where the index and all constants are."""
     if not isinstance(at, Tensor):
         return values[int(at)]
-    dtype = torch.int64 if all(isinstance(x, int) for x in values) else torch.float64
+    whole = not at.is_floating_point() and all(isinstance(x, int) for x in values)
+    dtype = torch.int64 if whole else torch.float64
     return torch.tensor(values, dtype=dtype, device=at.device)[at.long()]
 ''',
     "_reciprocal": '''
