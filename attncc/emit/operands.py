@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from attncc.emit.widths import width_of
 from attncc.graph.core import Core, Kind, Operand
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Op
+from attncc.graph.widths import width_of
 from attncc.rewrite.backward import gradient_name
 from attncc.spec.data import Size
 from attncc.spec.expr import Local, walk

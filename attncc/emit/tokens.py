@@ -7,10 +7,10 @@ from dataclasses import replace
 from attncc.emit.expressions import HOST, TORCH
 from attncc.emit.expressions import Writer as ExpressionWriter
 from attncc.emit.operands import Operands
-from attncc.emit.widths import width_of
 from attncc.emit.within import proven
 from attncc.emit.writer import Writer
 from attncc.graph.core import TAKEN_NAMES, Kind
+from attncc.graph.widths import width_of
 from attncc.plan.model import Plan
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
@@ -206,7 +206,8 @@ class TokenWriter(ExpressionWriter):
         if index != [":"] * 4:
             written += f"[{', '.join(index[:-1] if index[-1] == ':' else index)}]"
         if self.spreads and data.is_column and Size.HEADS in data.axes:
-            written += f".repeat_interleave(heads // {data.name}.shape[{data.axes.index(Size.HEADS)}], 1)"
+            self.used.add("_of_heads")
+            written = f"_of_heads({written}, heads)"
         return written
 
     def _entry(self, entry: Entry, features: int) -> str:

@@ -188,6 +188,11 @@ def _by_key(x, chunk, shape):
     """[batch, kv heads, m] -> the chunk's [batch, heads, 1, keys]: query heads read their key head's."""
     return x[:, :, None, chunk.keys].repeat_interleave(shape[1] // x.shape[1], 1)
 ''',
+    "_of_heads": '''
+def _of_heads(x, heads):
+    """Something of each key head for every query head; no copy where these are as many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+''',
     "_of_keys": '''
 def _of_keys(x, keys):
     """Pairs [batch, heads, rows, keys] -> sums for each key, [batch, kv heads, keys]."""
