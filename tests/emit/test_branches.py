@@ -40,7 +40,7 @@ attention mixed {
   param sink[H]
   branch a { normalize = rows + exp(sink[h]) }
   branch b { score = scale * dot(q, k2); pattern = j <= i + 3 }
-  branch c { weight = relu(dot(q, k)); pattern = chunk(5) }
+  branch c { weight = softplus(dot(q, k)); pattern = chunk(5) }
   combine = g[i] * merge(a, b, c) - c / 2
 }""",
     "branches called as functions of a module are": """
