@@ -7,10 +7,10 @@ from dataclasses import replace
 from attncc.emit.expressions import HOST, TORCH
 from attncc.emit.expressions import Writer as ExpressionWriter
 from attncc.emit.operands import Operands
-from attncc.emit.widths import width_of
 from attncc.emit.within import proven
 from attncc.emit.writer import Writer
 from attncc.graph.core import TAKEN_NAMES, Kind
+from attncc.graph.widths import width_of
 from attncc.plan.model import Plan
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
@@ -63,7 +63,7 @@ class TokenWriter(ExpressionWriter):
     """Writes values of tokens; `body` takes the lines of what has a name."""
 
     def __init__(self, body: Writer, plan: Plan, operands: Operands) -> None:
-        rows = next(each.name for each in plan.spec.data if each.is_row and each.is_vector)
+        rows = next(each.name for each in plan.spec.data if each.is_row and each.is_full)
         dialect = replace(TORCH, select=f"_where({{0}}, {{1}}, {{2}}, {rows})", real="({0}).to(wide)")
         host = ExpressionWriter(HOST, lambda name: _SYMBOLS[name], lambda name: name)
         super().__init__(dialect, self._symbol, lambda name: name, host=host)
@@ -130,7 +130,9 @@ class TokenWriter(ExpressionWriter):
             case Channel():
                 return _ATOM, self._channel()
             case Dot(left=left, right=right):
+                self._widths.append(width_of(left) or width_of(right))
                 product = f"({self._vector(left, 5)} * {self._vector(right, 6)})"
+                self._widths.pop()
                 return _ATOM, f"{product}.sum(-1, keepdim=True)"
             case Reduce(function=function, vector=vector):
                 method = "sum" if function == "sum" else "amax"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from attncc.graph.core import Operand
+from attncc.spec.data import Data, Size
 from attncc.spec.expr import Entry, Expr, Let, MatMul, Rotate, Type, Vector, children, type_of
 
 
@@ -17,3 +21,13 @@ def width_of(expr: Expr) -> str | None:
         case _:
             found = (width_of(each) for each in children(expr) if type_of(each) is Type.VECTOR)
             return next((each for each in found if each is not None), None)
+
+
+def as_wide_as(size: Size, operands: Sequence[Operand], data: Mapping[str, Data]) -> str | None:
+    """The last vector operand that has so many features; None where there is none."""
+    for each in reversed(operands):
+        if each.kind.is_vector:
+            source = each.source or (width_of(each.value) if each.value is not None else None)
+            if source is not None and data[source].axes[-1] is size:
+                return each.name
+    return None
