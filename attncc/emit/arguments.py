@@ -27,8 +27,8 @@ class Arguments:
         self.sizes = Sizes(spec)
         self.rows = self.sizes.rows
         self.columns = self.sizes.columns
-        self.full = tuple(each for each in spec.data if _is_full(each))  # like q, k and v
-        self.others = tuple(each for each in spec.data if not _is_full(each))
+        self.full = tuple(each for each in spec.data if each.is_full)  # like q, k and v
+        self.others = tuple(each for each in spec.data if not each.is_full)
 
     def cast(self) -> str:
         """The vectors that autocast casts, as assigned to."""
@@ -78,7 +78,7 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
         multiple = f"{q}'s to be a multiple of {k}'s"
         writer.line(f'_expect(heads % {heads} == 0, "the number of heads", shapes, "{multiple}")')
         for each, other in (*((x, self.rows) for x in rows), *((x, self.columns) for x in columns)):
-            if not _is_full(other):
+            if not other.is_full:
                 continue
             expected = f'f"the heads and length of {other.name} {{list({other.name}.shape)}}"'
             alike = f"{each.name}.shape[1:3] == {other.name}.shape[1:3]"
@@ -198,8 +198,3 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 about = "scale={self.scale}, form={self.form}" if scale else "form={self.form}"
                 writer.line(f'return f"{about}"')
         return writer.text()
-
-
-def _is_full(data: Data) -> bool:
-    """Whether data are vectors of tokens with every axis."""
-    return data.is_vector and len(data.axes) == 4 and not data.whole

@@ -125,6 +125,6 @@ class BranchResolver:
 def _needed(spec: Spec, declared: Sequence[Data]) -> tuple[Data, ...]:
     """What one branch reads, and a vector of queries in any case."""
     given, read = read_data(spec, declared), data_read(spec)
-    rows = [each.name for each in given if each.is_row and each.is_vector]
+    rows = [each.name for each in given if each.is_row and each.is_full]
     carrier = next((name for name in rows if name in read), rows[0])
     return tuple(each for each in given if each.name in read or each.name == carrier)
