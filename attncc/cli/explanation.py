@@ -10,14 +10,30 @@ from attncc.graph.ir import Graph, show
 from attncc.plan.cost import Cost, Formula, Pass, cost, formula, value
 from attncc.plan.density import density, members
 from attncc.plan.describe import interval_text, kept_by_decoder, plan_sentence
-from attncc.plan.model import Plan
+from attncc.plan.int32 import longest_call
+from attncc.plan.model import Mixture, Plan
 from attncc.plan.ranges import HeadClass, Segment
-from attncc.spec.data import Data, K, Q, V
+from attncc.spec.data import Size
 from attncc.spec.expr import TRUE, Name, names_in
 from attncc.spec.model import Align, Spec
 from attncc.spec.text import text
 
 ELEMENT_BYTES = 2
+
+
+def of_branches(mixture: Mixture, n: int, m: int, heads: int, d: int, e: int) -> dict[str, Any]:
+    """What was derived for each branch, under its name, and what their outputs are combined to."""
+    spec = mixture.spec
+    assert spec.combine is not None
+    return {
+        "name": spec.name,
+        "spec": spec.source.name,
+        "summary": spec.summary,
+        "parameters": {each.name: each.value for each in spec.parameters},
+        "data": _data(spec),
+        "combine": text(spec.combine),
+        "branches": {name: explanation(plan, n, m, heads, d, e) for name, plan in mixture.branches},
+    }
 
 
 def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[str, Any]:
@@ -31,6 +47,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "summary": spec.summary,
         "parameters": {each.name: each.value for each in spec.parameters},
         "sizes": {"n": n, "m": m, "heads": heads, "d": d, "e": e, "element_bytes": ELEMENT_BYTES},
+        "data": _data(spec),
         "meaning": {
             "pattern": text(spec.pattern),
             "score": text(spec.score) if _reads_score(spec) else None,
@@ -38,7 +55,6 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
             "normalize": text(spec.normalizer),
             "align": spec.align.value,
         },
-        "data": [_declared(each) for each in spec.data if each not in (Q, K, V)],
         "plan": plan_sentence(plan.domain),
         "derivation": [
             {"law": each.law, "statement": each.statement, "before": list(each.before), "after": list(each.after)}
@@ -53,6 +69,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "head_classes": [
             _head_class(each, own) for each, own in zip(plan.domain.classes, members(heads, plan.domain), strict=True)
         ],
+        "longest_call": longest_call(plan),
         "tiles": asdict(found) | {"waste": round(found.waste, 4)},
         "cost": _cost(cost(plan), sizes, found.touched * found.rows * found.columns),
         "saved": {
@@ -72,13 +89,22 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
     }
 
 
+def _data(spec: Spec) -> list[dict[str, Any]]:
+    """What the emitted function takes, in order."""
+    return [
+        {
+            "name": each.name,
+            "role": each.role.value,
+            "axes": [axis.value if isinstance(axis, Size) else axis for axis in each.axes],
+            "whole": each.whole,
+            "initial": each.initial,
+        }
+        for each in spec.data
+    ]
+
+
 def _reads_score(spec: Spec) -> bool:
     return any(Name.SCORE in names_in(expr) for expr in (spec.weight, spec.normalizer))
-
-
-def _declared(data: Data) -> dict[str, Any]:
-    axes = [each if isinstance(each, int) else each.value for each in data.axes]
-    return {"name": data.name, "role": data.role.value, "axes": axes, "initial": data.initial, "whole": data.whole}
 
 
 def _lines(graph: Graph) -> list[str]:

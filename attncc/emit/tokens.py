@@ -24,8 +24,10 @@ from attncc.spec.expr import (
     Let,
     Local,
     MatMul,
+    Merge,
     Name,
     Negate,
+    Output,
     Reduce,
     Rotate,
     Symbol,
@@ -55,7 +57,7 @@ _SYMBOLS = {
     Name.SCALE: "scale",
 }
 _LOCALS = frozenset("batch kv_heads wide device head distance hidden valid scale q_start k_start".split())
-_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local)
+_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local, Output, Merge)
 _TENSOR_NAMES = frozenset({Name.I, Name.J, Name.HEAD, Name.VALID})
 
 
@@ -63,7 +65,7 @@ class TokenWriter(ExpressionWriter):
     """Writes values of tokens; `body` takes the lines of what has a name."""
 
     def __init__(self, body: Writer, plan: Plan, operands: Operands) -> None:
-        rows = next(each.name for each in plan.spec.data if each.is_row and each.is_vector)
+        rows = next(each.name for each in plan.spec.data if each.is_row and each.is_full)
         dialect = replace(TORCH, select=f"_where({{0}}, {{1}}, {{2}}, {rows})", real="({0}).to(wide)")
         host = ExpressionWriter(HOST, lambda name: _SYMBOLS[name], lambda name: name)
         super().__init__(dialect, self._symbol, lambda name: name, host=host)
@@ -129,8 +131,16 @@ class TokenWriter(ExpressionWriter):
                 return _ATOM, self._entry(expr, 1 if expr.is_vector else 0)
             case Channel():
                 return _ATOM, self._channel()
+            case Output(branch=branch):
+                return _ATOM, f"{branch}.to(wide)"
+            case Merge(branches=branches):
+                self.used.add("_merged")
+                listed = ", ".join(f"({name}, {name}_lse)" for name in branches)
+                return _ATOM, f"_merged({listed})[0]"
             case Dot(left=left, right=right):
+                self._widths.append(width_of(left) or width_of(right))
                 product = f"({self._vector(left, 5)} * {self._vector(right, 6)})"
+                self._widths.pop()
                 return _ATOM, f"{product}.sum(-1, keepdim=True)"
             case Reduce(function=function, vector=vector):
                 method = "sum" if function == "sum" else "amax"

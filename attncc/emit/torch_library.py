@@ -31,10 +31,11 @@ def _where(condition, a, b, q=None):
 ''',
     "_entry": '''
 def _entry(values, at):
-    """The constants of a list at one index or at a tensor of them."""
+    """The constants of a list at one index or at a tensor of them; whole where the index and all constants are."""
     if not isinstance(at, Tensor):
         return values[int(at)]
-    dtype = torch.int64 if all(isinstance(x, int) for x in values) else torch.float64
+    whole = not at.is_floating_point() and all(isinstance(x, int) for x in values)
+    dtype = torch.int64 if whole else torch.float64
     return torch.tensor(values, dtype=dtype, device=at.device)[at.long()]
 ''',
     "_reciprocal": '''
@@ -148,6 +149,19 @@ def _rotated_pairs(x):
     """(x, y) -> (-y, x) for features 2t and 2t + 1."""
     first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack((-second, first), -1).flatten(-2)
+''',
+    "_merged": '''
+def _merged(*branches):
+    """One attention over the pairs of all: outputs count by the sums of their rows' weights, of which they come with
+    the logarithms."""
+    lses = torch.stack([lse for _, lse in branches])
+    peak = lses.detach().amax(0)
+    peak = peak.masked_fill(peak == -torch.inf, 0)
+    shares = (lses - peak).exp()
+    total = shares.sum(0)
+    shares = shares / torch.where(total == 0, 1, total)
+    out = sum(out.to(shares.dtype) * share[..., None] for (out, _), share in zip(branches, shares, strict=True))
+    return out, peak + torch.where(total > 0, torch.where(total > 0, total, 1).log(), -torch.inf)
 ''',
     "_within": '''
 def _within(index, size, name, text, axis, distance=None, low=0, high=0):

@@ -198,14 +198,15 @@ class _Backward:
         return node.inputs[0] if node.op is Op.RESTRICT else name
 
     def _slope(self, rows: str) -> Expr:
-        """dN / d(sum): a constant, or a row number that forward saves."""
+        """dN / d(sum): the same for every row, or a row number that forward saves."""
         slope = derivative(self.forward["norm"].value, Local(rows))
-        if isinstance(slope, Const):
-            return slope
         if not _is_finite(slope):
             slope = Select(Compare(CompareOp.EQUAL, Local("norm"), Const(0)), Const(0), slope)
         name = "slope" if rows == "rows" else f"slope_{rows.removeprefix('rows_')}"
-        self.new_forward.append(number(name, slope, self.forward))
+        saved = number(name, slope, self.forward)
+        if Axis.ROW not in saved.axes:
+            return slope
+        self.new_forward.append(saved)
         self._save(name)
         return Local(name)
 
@@ -298,6 +299,8 @@ class _Backward:
         made = [
             node.name for node in self.nodes.values() if node.is_tile and node.op is Op.NUMBER and node.expr == rest
         ]
+        if of_pair in self.nodes and not made:  # the whole gradient, which others read: this is a part of it
+            of_pair = f"{of_pair}_rest"
         kept = made[0] if made else self._add(pair_number(of_pair, rest, self.nodes.values()))
         if not self._product_vanishes(rest):
             kept = self._restrict(kept)
