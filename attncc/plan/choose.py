@@ -14,6 +14,7 @@ from attncc.plan.ranges import Domain
 from attncc.plan.tiles import tiles_for
 from attncc.rewrite.backward import Gradients, differentiate
 from attncc.rewrite.engine import rewrite
+from attncc.rewrite.exponential import never_negative
 from attncc.rewrite.finish import finish
 from attncc.rewrite.laws import LAWS
 from attncc.spec.expr import Expr, Merge, walk
@@ -65,7 +66,8 @@ def plan_core(spec: Spec) -> Plan:
     dense = build(core)
     graph, steps, refusals = rewrite(dense, LAWS)
     by_domain, not_by_domain = domain_steps(domain, spec.pattern, graph)
-    gradients = differentiate(graph)
+    at_least_zero = (each.name for each in core.derived if each.value is not None and never_negative(each.value))
+    gradients = differentiate(graph, frozenset(at_least_zero))
     gpu = _passes(gradients, use_base_two=True)
     return Plan(
         spec=spec,
