@@ -9,7 +9,10 @@ from attncc.spec.model import Spec
 
 
 def unread(spec: Spec) -> tuple[Diagnostic, ...]:
-    """A warning for each declaration that no weight, value or combination reads; vectors of queries may tell how many there are."""
+    """A warning for each declaration that no weight, value or combination reads.
+
+    Vectors of queries are left out: what is not read may tell how many queries there are.
+    """
     read = set().union(*(data_read(each) for each in spec.cores))
     if spec.combine is not None:
         read |= _names(spec.combine)
