@@ -177,6 +177,15 @@ EXPLANATIONS: dict[str, Explanation] = {
         _one("param W[H, d, 8], a[H, 8]; score = dot(a[h], tanh((q + k) @ W[h]))"),
         _one("param W[H, d, 8], a[H, 8]; score = dot(a[h], tanh(q @ W[h] + k @ W[h]))"),
     ),
+    "E303": Explanation(
+        "`merge` makes one attention of several: weights and sums of rows are added before the division. So each "
+        "branch has to divide by the sum of weights that are never negative, as softmax does. Branches that divide "
+        "by nothing or by a number are added.",
+        "attention a {\n  branch x { weight = relu(score); normalize = none }\n  branch y { pattern = causal }\n"
+        "  combine = merge(x, y)\n}",
+        "attention a {\n  branch x { weight = relu(score); normalize = rows }\n  branch y { pattern = causal }\n"
+        "  combine = merge(x, y)\n}",
+    ),
     "W301": Explanation(
         "A dot product has no largest value, and exp(x) of 32 bits ends at x = 88, of float16 at x = 11. Beyond, the "
         "weight is infinite, and so is the output, or its gradient is NaN. Where the weight is a sum of exponentials "

@@ -606,7 +606,7 @@ def _launch_forward(
     out = q_of_row.new_empty(batch, heads, n, v.shape[-1])
     lse = q_of_row.new_empty(batch, heads, n, dtype=torch.float32)
     residual = q_of_row.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
-    scale_log2, d_dot_factor = _kernel_numbers(q_of_row, v, v, scale, kv_lengths)
+    scale_log2, d_dot_factor = _kernel_numbers(q_of_row, k_of_key, v, scale, kv_lengths)
     starts, lengths = _places(q_of_row, k_of_key, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
@@ -643,7 +643,7 @@ def _launch_backward(
     dv = v.new_empty(v.shape)
     delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
     lse = lse.contiguous()
-    scale_log2, d_dot_factor = _kernel_numbers(q_of_row, v, v, scale, kv_lengths)
+    scale_log2, d_dot_factor = _kernel_numbers(q_of_row, k_of_key, v, scale, kv_lengths)
     starts, lengths = _places(q_of_row, k_of_key, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
@@ -1342,6 +1342,7 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
     _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(q.shape[3] % 2 == 0, "q", list(q.shape), "an even width, of which the spec turns pairs")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -1484,7 +1485,7 @@ def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None
     place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
     i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
-    seen = place < length
+    seen = place[None, None, None, None] < length
     call = _call_of(q_of_row, k_of_key)
     hidden = ~(_related(i, j, call) & seen)
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from attncc.compiler import Compiled, compile_source, read_source
 from attncc.diagnostics import Source
-from attncc.emit.module import emit
+from attncc.emit.combined import emit
 from attncc.plan.choose import plan
 from attncc.spec.model import Spec
 

@@ -139,25 +139,31 @@ _NORMALIZERS = (
 )
 
 
-def _pattern(pick: Pick, depth: int) -> str:
+def random_pattern(pick: Pick, depth: int) -> str:
+    """A predicate, with at most so many operators inside each other."""
     form = pick(("atom", "and", "or", "not", "choice")) if depth else "atom"
     if form == "atom":
         return pick(_ATOMS).format(a=pick((5, 0, 1, 17, 40)), b=pick((0, 3, 21)), c=pick((4, 7, 16)), s=pick((2, 1, 3)))
-    left = _pattern(pick, depth - 1)
+    left = random_pattern(pick, depth - 1)
     if form == "not":
         return f"!({left})"
-    right = _pattern(pick, depth - 1)
+    right = random_pattern(pick, depth - 1)
     if form == "choice":
         return f"({pick(('h % 2 == 0', 'i >= 20', 'h == 0', 'n == m'))} ? {left} : {right})"
     return f"({left}) {'&' if form == 'and' else '|'} ({right})"
 
 
+def random_weight(pick: Pick) -> tuple[str, bool, str]:
+    """A weight, whether it can be negative, and a normaliser that fits it."""
+    weight, signed = pick(_WEIGHTS)
+    return weight, signed, pick([text for text, fits in _NORMALIZERS if fits or not signed])
+
+
 def random_spec(pick: Pick) -> str:
     """The text of a spec; the first choices of `pick` give the plainest one."""
-    weight, signed = pick(_WEIGHTS)
-    normalizers = [text for text, fits in _NORMALIZERS if fits or not signed]
-    lines = [f"pattern = {_pattern(pick, pick((0, 1, 2)))}"]
-    lines += [f"score = {pick(_SCORES)}", f"weight = {weight}", f"normalize = {pick(normalizers)}"]
+    weight, _, normalizer = random_weight(pick)
+    lines = [f"pattern = {random_pattern(pick, pick((0, 1, 2)))}"]
+    lines += [f"score = {pick(_SCORES)}", f"weight = {weight}", f"normalize = {normalizer}"]
     if pick((False, False, False, True)):
         lines.append("align = start")
     return "attention random {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"

@@ -193,7 +193,9 @@ def _has_vectors_of_pairs(spec: Spec) -> bool:
 
 def rounds_vectors(spec: Spec) -> bool:
     """Whether products are of vectors that the spec derives, which are rounded to the type of q once more."""
+    data = {each.name: each for each in spec.data}
     return any(
-        isinstance(node, Dot) and not (isinstance(node.left, Vector) and isinstance(node.right, Vector))
+        (isinstance(node, Dot) and not (isinstance(node.left, Vector) and isinstance(node.right, Vector)))
+        or (isinstance(node, Reduce) and sides_of(node.vector, data) == (True, True))
         for node in _nodes(spec)
     )

@@ -160,6 +160,8 @@ class Scope:
 
     def _read(self, expr: Expr, width: int | None) -> Number:
         """What is worth keeping: data, and what is computed from whole vectors."""
+        if self.features is not None and isinstance(expr, Dot | Reduce | Rotate | MatMul):
+            return replace(self, features=None, _known={}, _masks={})._read(expr, width)
         match expr:
             case Let(value=value):
                 return self._value(value, width)

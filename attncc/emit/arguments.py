@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from attncc.emit.sizes import Sizes
 from attncc.emit.writer import Writer
 from attncc.spec.core_fields import read_fields
@@ -27,8 +29,8 @@ class Arguments:
         self.sizes = Sizes(spec)
         self.rows = self.sizes.rows
         self.columns = self.sizes.columns
-        self.full = tuple(each for each in spec.data if _is_full(each))  # like q, k and v
-        self.others = tuple(each for each in spec.data if not _is_full(each))
+        self.full = tuple(each for each in spec.data if each.is_full)  # like q, k and v
+        self.others = tuple(each for each in spec.data if not each.is_full)
 
     def cast(self) -> str:
         """The vectors that autocast casts, as assigned to."""
@@ -44,7 +46,7 @@ class Arguments:
             self._print_full(writer)
             self._print_shapes(writer)
             if self.others:
-                self._print_others(writer)
+                self._print_others(writer, self.others)
             self._print_widths(writer)
         return writer.text().rstrip("\n")
 
@@ -79,7 +81,7 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
         multiple = f"{q}'s to be a multiple of {k}'s"
         writer.line(f'_expect(heads % {heads} == 0, "the number of heads", shapes, "{multiple}")')
         for each, other in (*((x, self.rows) for x in rows), *((x, self.columns) for x in columns)):
-            if not _is_full(other):
+            if not other.is_full:
                 continue
             expected = f'f"the heads and length of {other.name} {{list({other.name}.shape)}}"'
             alike = f"{each.name}.shape[1:3] == {other.name}.shape[1:3]"
@@ -92,10 +94,10 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
         widths = [f"1 <= {each.name}.shape[3] <= 256" for each in self.full if each not in (self.rows, *wide)]
         writer.line(f'_expect({" and ".join(["1 <= width <= 256", *widths])}, "the width", shapes, "1 … 256")')
 
-    def _print_others(self, writer: Writer) -> None:
+    def _print_others(self, writer: Writer, data: Sequence[Data]) -> None:
         """Data with other axes than q, k and v."""
         q = self.rows.name
-        for each in self.others:
+        for each in data:
             sizes = ", ".join(self._size(axis, each) for axis in each.axes) + "," * (len(each.axes) == 1)
             words = ", ".join(str(_WORDS.get(axis, axis)) for axis in each.axes)  # type: ignore[arg-type]
             kind = "whole numbers" if each.whole else "numbers"
@@ -120,6 +122,14 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 case _:
                     holds, expected = f"{length} > {each.above}", f'"feature {each.above}, which the spec reads"'
             writer.line(f'_expect({holds}, "{each.data}", list({each.data}.shape), {expected})')
+
+    def checks_of(self, names: Collection[str]) -> str:
+        """The lines that compare some data with the sizes of a call."""
+        writer = Writer()
+        with writer.indented():
+            writer.line(f"batch, heads = {self.rows.name}.shape[:2]")
+            self._print_others(writer, [each for each in self.spec.data if each.name in names])
+        return writer.text().rstrip("\n")
 
     def _size(self, axis: Axis, data: Data) -> str:
         match axis:
@@ -213,8 +223,3 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
 
 def _length(data: Data, size: Size) -> str:
     return f"{data.name}.shape[{data.axes.index(size)}]"
-
-
-def _is_full(data: Data) -> bool:
-    """Whether data are vectors of tokens with every axis."""
-    return data.is_vector and len(data.axes) == 4 and not data.whole

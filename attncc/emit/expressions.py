@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from attncc.emit.widths import width_of
+from attncc.graph.widths import width_of
 from attncc.spec.expr import (
     And,
     Binary,

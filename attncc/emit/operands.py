@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from attncc.emit.widths import width_of
 from attncc.graph.core import Core, Kind, Operand
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Op
+from attncc.graph.widths import as_wide_as
 from attncc.rewrite.backward import gradient_name
 from attncc.spec.data import Size
 from attncc.spec.expr import Local, walk
@@ -111,12 +111,7 @@ class Operands:
 
     def as_wide_as(self, size: Size) -> str | None:
         """A vector operand that has so many features, of keys where there is one."""
-        for each in reversed(self.core.operands):
-            if each.kind.is_vector:
-                source = each.source or (width_of(each.value) if each.value is not None else None)
-                if source is not None and self.data[source].axes[-1] is size:
-                    return each.name
-        return None
+        return as_wide_as(size, self.core.operands, self.data)
 
 
 def _parts(backward: Graph, node: Node) -> list[Part]:

@@ -17,7 +17,7 @@ class Sizes:
     @property
     def rows(self) -> Data:
         """The vectors of rows whose type is that of the call."""
-        return next(each for each in self.data if each.is_row and each.is_vector)
+        return next(each for each in self.data if each.is_row and each.is_full)
 
     def __getitem__(self, size: Size) -> str:
         return self.text(size)

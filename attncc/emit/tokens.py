@@ -7,10 +7,10 @@ from dataclasses import replace
 from attncc.emit.expressions import HOST, TORCH
 from attncc.emit.expressions import Writer as ExpressionWriter
 from attncc.emit.operands import Operands
-from attncc.emit.widths import width_of
 from attncc.emit.within import proven
 from attncc.emit.writer import Writer
 from attncc.graph.core import TAKEN_NAMES, Kind
+from attncc.graph.widths import width_of
 from attncc.plan.model import Plan
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
@@ -24,8 +24,10 @@ from attncc.spec.expr import (
     Let,
     Local,
     MatMul,
+    Merge,
     Name,
     Negate,
+    Output,
     Reduce,
     Rotate,
     Symbol,
@@ -55,7 +57,7 @@ _SYMBOLS = {
     Name.SCALE: "scale",
 }
 _LOCALS = frozenset("batch kv_heads wide device head distance hidden valid scale q_start k_start".split())
-_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local)
+_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local, Output, Merge)
 _TENSOR_NAMES = frozenset({Name.I, Name.J, Name.HEAD, Name.VALID})
 
 
@@ -63,7 +65,7 @@ class TokenWriter(ExpressionWriter):
     """Writes values of tokens; `body` takes the lines of what has a name."""
 
     def __init__(self, body: Writer, plan: Plan, operands: Operands) -> None:
-        rows = next(each.name for each in plan.spec.data if each.is_row and each.is_vector)
+        rows = next(each.name for each in plan.spec.data if each.is_row and each.is_full)
         dialect = replace(TORCH, select=f"_where({{0}}, {{1}}, {{2}}, {rows})", real="({0}).to(wide)")
         host = ExpressionWriter(HOST, lambda name: _SYMBOLS[name], lambda name: name)
         super().__init__(dialect, self._symbol, lambda name: name, host=host)
@@ -129,8 +131,16 @@ class TokenWriter(ExpressionWriter):
                 return _ATOM, self._entry(expr, 1 if expr.is_vector else 0)
             case Channel():
                 return _ATOM, self._channel()
+            case Output(branch=branch):
+                return _ATOM, f"{branch}.to(wide)"
+            case Merge(branches=branches):
+                self.used.add("_merged")
+                listed = ", ".join(f"({name}, {name}_lse)" for name in branches)
+                return _ATOM, f"_merged({listed})[0]"
             case Dot(left=left, right=right):
+                self._widths.append(width_of(left) or width_of(right))
                 product = f"({self._vector(left, 5)} * {self._vector(right, 6)})"
+                self._widths.pop()
                 return _ATOM, f"{product}.sum(-1, keepdim=True)"
             case Reduce(function=function, vector=vector):
                 method = "sum" if function == "sum" else "amax"
@@ -198,7 +208,8 @@ class TokenWriter(ExpressionWriter):
         if index != [":"] * 4:
             written += f"[{', '.join(index[:-1] if index[-1] == ':' else index)}]"
         if self.spreads and data.is_column and Size.HEADS in data.axes:
-            written += f".repeat_interleave(heads // {data.name}.shape[{data.axes.index(Size.HEADS)}], 1)"
+            self.used.add("_of_heads")
+            written = f"_of_heads({written}, heads)"
         return written
 
     def _entry(self, entry: Entry, features: int) -> str:

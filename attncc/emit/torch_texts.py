@@ -11,7 +11,6 @@ from attncc.graph.core import Kind, Operand
 from attncc.plan.model import Plan
 from attncc.rewrite.backward import gradient_name
 from attncc.spec.data import Size
-from attncc.spec.expr import Name, names_in
 
 _OF_SLAB = ("_entries_of(numbers, slab)", "slab", "chunks", "work", "call")
 _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
@@ -217,10 +216,7 @@ class PassTexts:
         if not uniform:
             return "()"
         core = self.operands.core
-        read = {name for node in uniform for name in names_in(node.value)}
         wide = self.operands.as_wide_as(Size.WIDTH)
-        if wide is None and Name.WIDTH in read:
-            raise TypeError("the passes read d, but nothing that they are given is as wide")
         columns = [each.name for each in core.of_kind(*_COLUMNS) if each.name not in without]
         values = core.values if core.values not in without else columns[0]
         scale = "scale" if self.plan.spec.reads_scale else "None"

@@ -15,6 +15,7 @@ from attncc.emit.writer import WIDTH, Writer
 from attncc.graph.core import Kind, Operand
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
+from attncc.graph.widths import as_wide_as
 from attncc.plan.model import Plan
 from attncc.rewrite.backward import gradient_name
 from attncc.spec.data import Size
@@ -157,9 +158,8 @@ class TritonForm:
     def _sizes(self) -> str:
         """The operands that tell all sizes: rows, something as wide as keys, values."""
         data = {each.name: each for each in self.plan.spec.data}
-        vectors = self.core.of_kind(Kind.COLUMN_VECTOR) + self.core.of_kind(Kind.ROW_VECTOR)
-        wide = (each.name for each in vectors if each.source and data[each.source].axes[-1] is Size.WIDTH)
-        return f"{self.core.rows}, {next(wide, self.core.values)}, {self.core.values}"
+        wide = as_wide_as(Size.WIDTH, self.core.operands, data)
+        return f"{self.core.rows}, {wide or self.core.values}, {self.core.values}"
 
     def _column(self) -> str:
         """The operand that tells keys and their heads."""

@@ -79,6 +79,8 @@ class _Builder:
             self._row_sum("count", Const(1))
         if Name.SCORE in names_in(core.weight) or any(Name.SCORE in names_in(each.weight) for each in sums):
             self._number("score", core.score)
+            if self.nodes["score"].inputs:  # of pairs, though it may read rows or keys alone: it has gradients as such
+                self._add(pair_number("score", self.nodes["score"].value, self.nodes.values()))
         kept = self._kept("weight", core.weight)
         if Name.ROWS in names_in(core.normalizer):
             self._add(Node(name="rows", op=Op.SUM, axes=(Axis.ROW,), inputs=(kept,)))

@@ -12,6 +12,8 @@ from dataclasses import replace
 from itertools import product
 
 from attncc.graph.core import TAKEN_NAMES, Core, Kind, Operand
+from attncc.graph.widths import as_wide_as
+from attncc.spec.data import Size
 from attncc.spec.expr import (
     Binary,
     BinaryOp,
@@ -29,12 +31,15 @@ from attncc.spec.expr import (
     Reduce,
     Rotate,
     RowSum,
+    Symbol,
     Token,
     Type,
     Vector,
     names_in,
     rebuild,
+    substitute,
     type_of,
+    varies_by_feature,
     walk,
 )
 from attncc.spec.model import Spec
@@ -88,9 +93,10 @@ class _Splitter:
         score = self._number(spec.score) if is_read else Const(1)
         self._lowered = True
         weight, normalizer = self._number(spec.weight), self._number(spec.normalizer)
+        score, weight, normalizer = self._widths(values, score, weight, normalizer)
         rows = next((each.name for each in self.operands.values() if each.kind is Kind.ROW_VECTOR), None)
         if rows is None:
-            carrier = next(each for each in spec.data if each.is_row and each.is_vector)
+            carrier = next(each for each in spec.data if each.is_row and each.is_full)
             rows = self._vector(Vector(carrier.name), Kind.ROW_VECTOR)
         spread = any(
             each.value is not None
@@ -108,6 +114,19 @@ class _Splitter:
             normalizer=normalizer,
             spread_heads=spread,
         )
+
+    def _widths(self, values: str, *numbers: Expr) -> Iterator[Expr]:
+        """The numbers, with an operand in place of a width that no vector beside them tells."""
+        told = {
+            Name.WIDTH: as_wide_as(Size.WIDTH, tuple(self.operands.values()), self.data),
+            Name.VALUE_WIDTH: as_wide_as(Size.VALUE_WIDTH, (self.operands[values],), self.data),
+        }
+        missing = {name for expr in numbers for name in names_in(expr) if name in told and told[name] is None}
+        held: dict[Expr, Expr] = {
+            Symbol(name): self._taken_out(Let(f"width_{name.value}", Symbol(name)), Side.NONE)
+            for name in sorted(missing, key=lambda each: each.value)
+        }
+        return (substitute(expr, held) for expr in numbers)
 
     def _order(self, operand: Operand, values: str) -> tuple[int, int]:
         given = [each.name for each in self.spec.data]
@@ -219,14 +238,14 @@ class _Splitter:
     def _channel(self, expr: Expr, met: list[str]) -> Expr:
         """A formula of features in operands; `met` collects the vectors."""
         side = side_of(expr, self.data)
-        if side in (Side.ROW, Side.COLUMN, Side.NONE) and reads_data(expr):
+        if side in (Side.ROW, Side.COLUMN, Side.NONE) and reads_data(expr) and type_of(expr) is not Type.BOOL:
             if type_of(expr) is Type.VECTOR:
                 kind = Kind.COLUMN_VECTOR if side is Side.COLUMN else Kind.ROW_VECTOR
                 name = self._vector(expr, kind)
                 met.append(name)
                 return Vector(name, span=expr.span)
             return self._number(expr)
-        if type_of(expr) is not Type.VECTOR and reads_data(expr):
+        if not varies_by_feature(expr) and reads_data(expr):
             return self._number(expr)
         match expr:
             case Let(value=value):

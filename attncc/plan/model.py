@@ -71,3 +71,19 @@ class Plan:
     tiles: tuple[Tiles, ...]
     slabs: Slabs
     warnings: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Several plans, one for each branch of a spec; what their outputs are combined to stands in the spec."""
+
+    spec: Spec
+    branches: tuple[tuple[str, Plan], ...]
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """The warnings of every branch, each once."""
+        return tuple(dict.fromkeys(each for _, plan in self.branches for each in plan.warnings))
+
+
+Planned = Plan | Mixture

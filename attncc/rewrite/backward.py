@@ -299,6 +299,8 @@ class _Backward:
         made = [
             node.name for node in self.nodes.values() if node.is_tile and node.op is Op.NUMBER and node.expr == rest
         ]
+        if of_pair in self.nodes and not made:  # the whole gradient, which others read: this is a part of it
+            of_pair = f"{of_pair}_rest"
         kept = made[0] if made else self._add(pair_number(of_pair, rest, self.nodes.values()))
         if not self._product_vanishes(rest):
             kept = self._restrict(kept)

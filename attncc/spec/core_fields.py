@@ -8,7 +8,7 @@ from dataclasses import replace
 from attncc.diagnostics import Diagnostic, Label, Source, Span
 from attncc.spec.affine import check_affine
 from attncc.spec.body import data_of
-from attncc.spec.data import Data, K, Q, V
+from attncc.spec.data import Data, K, Q, Size, V
 from attncc.spec.expr import (
     TRUE,
     Binary,
@@ -291,9 +291,13 @@ def data_read(spec: Spec) -> frozenset[str]:
 def read_data(spec: Spec, declared: Sequence[Data]) -> tuple[Data, ...]:
     """What the emitted function takes: the declared data, and q, k and v as far as they are needed.
 
-    q is taken where no declared data give a vector for each query, since something has to tell how many there are.
+    q is taken where no declared data give a vector for each query of each head, since something has to tell how many
+    there are; and q and v where the spec reads their widths and nothing else has them.
     """
     read = data_read(spec)
-    rows = any(each.is_row and each.is_vector for each in declared)
-    wanted = {Q: "q" in read or not rows, K: "k" in read or not declared, V: "v" in read}
+    rows = any(each.is_row and each.is_full for each in declared)
+    axes = {axis for each in declared for axis in each.axes}
+    d = Size.WIDTH not in axes and "k" not in read and spec.names & {Name.WIDTH, Name.SCALE}
+    e = Size.VALUE_WIDTH not in axes and Name.VALUE_WIDTH in spec.names
+    wanted = {Q: "q" in read or not rows or d, K: "k" in read or not declared, V: "v" in read or e}
     return (*(each for each, is_wanted in wanted.items() if is_wanted), *declared)

@@ -64,6 +64,11 @@ class Data:
         """Whether it holds a vector for each row or key; else a number."""
         return self.is_token and self.axes[-1] not in (Size.QUERIES, Size.KEYS)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it holds real vectors with every axis, as q, k and v do."""
+        return self.is_vector and len(self.axes) == 4 and not self.whole
+
 
 Q = Data(name="q", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.QUERIES, Size.WIDTH))
 K = Data(name="k", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.KEYS, Size.WIDTH))

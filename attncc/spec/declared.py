@@ -141,7 +141,8 @@ class Declarations:
 
     def _has_order(self, data: Data, datum: tree.Datum) -> bool:
         """Whether the axes come as kernels read them: B, H, then n or m, then a width."""
-        sizes = [axis for axis in data.axes if isinstance(axis, Size)]
+        widths = () if data.is_token else (Size.WIDTH, Size.VALUE_WIDTH)  # a matrix may be square
+        sizes = [axis for axis in data.axes if isinstance(axis, Size) and axis not in widths]
         if len(set(sizes)) < len(sizes):
             twice = next(axis for axis in sizes if sizes.count(axis) > 1)
             self._error("E218", f"`{data.name}` has the axis `{twice.value}` twice", Label(datum.span, "here"))

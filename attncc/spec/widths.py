@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from attncc.spec.data import Axis, Data, Size
 from attncc.spec.expr import (
@@ -105,7 +106,7 @@ def _features(vector: Expr, data: Mapping[str, Data]) -> Features | None:
 def _met(node: Expr, widths: list[Features | None]) -> Iterator[Demand]:
     """Vectors that meet feature by feature have one width."""
     known = [each for each in widths if each is not None]
-    for one, other in zip(known, known[1:], strict=False):
+    for one, other in pairwise(known):
         if one.axis == other.axis:
             continue
         if isinstance(one.axis, Size):
