@@ -1342,6 +1342,7 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
     _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(q.shape[3] % 2 == 0, "q", list(q.shape), "an even width, of which the spec turns pairs")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ BODIES = {
     "a sum that is left out": "normalize = 3 - rows + rows",
     "a sum times a length": "normalize = rows * n",
     "a sum times a number of visible keys": "normalize = rows * valid",
+    "a feature of the query": "score = q[i, 2] * dot(q, k)",
+    "a feature whose place depends on the distance": "score = q[i, (i - j) % 4]",
     "a sum times whole constants of heads": "normalize = rows * scale * [1, 2, 3, 4][h]",
 }
 
@@ -43,3 +46,37 @@ def _sizes(axes: tuple[object, ...]) -> list[int]:
 def _slopes(out: torch.Tensor, data: list[torch.Tensor]) -> list[torch.Tensor]:
     found = torch.autograd.grad(out.sin().sum(), data, allow_unused=True)
     return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(data, found, strict=True)]
+
+
+REFUSED = {
+    "a matrix whose columns are fewer than k's": (
+        "param W[H, d, 5]; score = dot(q @ W[h], k)",
+        "k is [2, 4, 9, 6], expected a width of 5, to fit W",
+    ),
+    "a product with the values": (
+        "score = dot(q, v)",
+        "q is [2, 4, 9, 6], expected a width of 3, to fit v",
+    ),
+    "values in place of keys": (
+        "param W[H, d, 4]; value = v @ W[h]",
+        "v is [2, 4, 9, 3], expected a width of 6, to fit W",
+    ),
+    "a feature that q lacks": ("score = q[i, 6]", "q is [2, 4, 9, 6], expected feature 6, which the spec reads"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_widths_that_do_not_meet_are_refused(name: str, tmp_path: Path) -> None:
+    body, message = REFUSED[name]
+    built = build(f"attention turn {{ {body} }}", tmp_path)
+    given = {"q": torch.randn(2, 4, 9, 6), "k": torch.randn(2, 4, 9, 6), "v": torch.randn(2, 4, 9, 3)}
+    data = [given[each.name] if each.name in given else torch.randn(_sizes(each.axes)) for each in built.spec.data]
+    with pytest.raises(ValueError, match=re.escape(f"turn: {message}")):
+        built.module.attention(*data)
+
+
+def test_an_odd_width_is_not_turned(tmp_path: Path) -> None:
+    built = build("attention turn { score = dot(rotate_half(q), k) }", tmp_path)
+    x = torch.randn(1, 2, 4, 5)
+    with pytest.raises(ValueError, match="expected an even width, of which the spec turns pairs"):
+        built.module.attention(x, x, x)
