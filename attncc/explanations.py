@@ -148,7 +148,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     "E217": Explanation(
         "The name of an attention becomes the name of a Python module, so it is no keyword of Python, begins with a "
         "letter, has at most 64 characters, and hides none of the modules that emitted code imports (`torch`, "
-        "`triton`, `math`, `functools`, `typing`).",
+        "`triton`, `math`, `functools`, `typing`). Declared data become arguments of a Python function: they have no "
+        "name that means something else there, such as `scale`, `form` or `rows`.",
         "attention class { pattern = causal }",
         "attention classes { pattern = causal }",
     ),

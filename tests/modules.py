@@ -26,6 +26,7 @@ SMALL: dict[str, dict[str, object]] = {
     "block_diagonal": {"c": 24},
     "causal": {},
     "cosine": {},
+    "differential": {},
     "dilated_window": {"taps": 7, "step": 3},
     "factorized_dense": {"a": 8, "b": 5},
     "factorized_synthesizer": {"length": 140, "rank": 8},
