@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attncc.diagnostics import Diagnostic, Source
-from attncc.emit.module import emit
+from attncc.emit.combined import emit
 from attncc.plan.choose import plan
-from attncc.plan.model import Plan
+from attncc.plan.model import Planned
 from attncc.sources import read_source
 from attncc.spec.model import Spec
 from attncc.spec.resolve import load
@@ -21,7 +21,7 @@ class Compiled:
     """A spec, its plan, and the text of the module that carries the plan out."""
 
     spec: Spec
-    plan: Plan = field(repr=False)
+    plan: Planned = field(repr=False)
     text: str = field(repr=False)
 
     @property
@@ -30,7 +30,7 @@ class Compiled:
         return self.plan.warnings
 
 
-def make_plan(source: Source, parameters: Mapping[str, str] | None = None) -> Plan:
+def make_plan(source: Source, parameters: Mapping[str, str] | None = None) -> Planned:
     """The plan of a spec; nothing is emitted.
 
     Raises:

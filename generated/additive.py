@@ -8,7 +8,8 @@
 #     }
 #
 # Plan: a tile of rows first … last visits all keys, without a mask.
-# Cost: 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Cost: 2·e flops forward for each visited pair, and d channels one by one; nothing of size n·m is
+# stored.
 
 import functools
 from typing import NamedTuple
@@ -1490,7 +1491,7 @@ def weights(q, k, a, *, rows=slice(None), scale=None, kv_lengths=None, q_start=N
     place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
     i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
-    seen = place < length
+    seen = place[None, None, None, None] < length
     call = _call_of(a_of_row, k)
     hidden = ~(_related(i, j, call) & seen)
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)

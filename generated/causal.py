@@ -1318,7 +1318,7 @@ def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None
     place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
     i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
-    seen = place < length
+    seen = place[None, None, None, None] < length
     call = _call_of(q, k)
     hidden = ~(_related(i, j, call) & seen)
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)

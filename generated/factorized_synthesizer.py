@@ -9,7 +9,7 @@
 #     }
 #
 # Plan: a tile of rows first … last visits all keys, without a mask.
-# Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Cost: 2·8 + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
 from typing import NamedTuple
@@ -1026,11 +1026,7 @@ def _operands(q, v, R1, R2, q_start, k_start, q_starts, kv_lengths):
     _within(R2_at, R2.shape[1], "R2", "j", 1)
     R2_entry = _looked_up(R2.to(wide), head, R2_at)
     R2_of_key = _vectors(R2_entry, batch, kv_heads, m, dtype)
-    return (
-        R1_of_row,
-        R2_of_key,
-        _vectors(v.repeat_interleave(heads // v.shape[1], 1), batch, kv_heads, m, dtype),
-    )
+    return R1_of_row, R2_of_key, _vectors(_of_heads(v, heads), batch, kv_heads, m, dtype)
 
 
 def _maximum(a, b):
@@ -1108,6 +1104,11 @@ def _within(index, size, name, text, axis, distance=None, low=0, high=0):
     low, high = (int(index.min()), int(index.max())) if index.numel() else (0, 0)
     expected = f"0 … {size - 1}, the entries along axis {axis}"
     _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
+
+
+def _of_heads(x, heads):
+    """Something of each key head for every query head; no copy where these are as many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
 # --- autograd and dispatch ------------------------------------------------------------------------
@@ -1416,7 +1417,7 @@ def weights(q, v, R1, R2, *, rows=slice(None), kv_lengths=None, q_start=None, k_
     place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
     i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
-    seen = place < length
+    seen = place[None, None, None, None] < length
     call = _call_of(R1_of_row, R2_of_key)
     hidden = ~(_related(i, j, call) & seen)
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)

@@ -1212,12 +1212,13 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         q, k, v, bias_by_offset, *ctx.numbers, q_starts, kv_lengths, ctx.form = inputs
-        ctx.save_for_backward(q, k, v, bias_by_offset, *output, q_starts, kv_lengths)
+        # Backward reads no out; what arrives for it stands in its place.
+        ctx.save_for_backward(q, k, v, bias_by_offset, *output[1:], q_starts, kv_lengths)
 
     @staticmethod
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors
-        grads = _Gradient.apply(*saved, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        grads = _Gradient.apply(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
         return *grads, *(None,) * (len(ctx.numbers) + 3)
 
     @staticmethod
@@ -1307,7 +1308,7 @@ def _register():
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors
         run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
-        grads = run(*saved, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        grads = run(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
         return *grads, *(None,) * (len(ctx.numbers) + 3)
 
     def setup_context(ctx, inputs, output):
@@ -1482,7 +1483,7 @@ def weights(q, k, bias, *, rows=slice(None), kv_lengths=None, q_start=None, k_st
     place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
     i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
-    seen = place < length
+    seen = place[None, None, None, None] < length
     call = _call_of(q, k)
     hidden = ~(_related(i, j, call) & seen)
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)

@@ -923,16 +923,11 @@ def _operands(q, k, v, a, b, scale, q_start, k_start, q_starts, kv_lengths):
     a_of_row = _numbers_of(
         (a.to(wide)[:, None] * q_wide).sum(-1, keepdim=True), batch, heads, n, wide, device
     )
-    k_wide = _seen(k.to(wide).repeat_interleave(heads // k.shape[1], 1), hidden)
+    k_wide = _seen(_of_heads(k.to(wide), heads), hidden)
     b_of_key = _numbers_of(
         (b.to(wide)[:, None] * k_wide).sum(-1, keepdim=True), batch, kv_heads, m, wide, device
     )
-    return (
-        q,
-        _vectors(v.repeat_interleave(heads // v.shape[1], 1), batch, kv_heads, m, dtype),
-        a_of_row,
-        b_of_key,
-    )
+    return q, _vectors(_of_heads(v, heads), batch, kv_heads, m, dtype), a_of_row, b_of_key
 
 
 def _where(condition, a, b, q=None):
@@ -994,6 +989,11 @@ def _by_key(x, chunk, shape):
     return x[:, :, None, chunk.keys].repeat_interleave(shape[1] // x.shape[1], 1)
 
 
+def _of_heads(x, heads):
+    """Something of each key head for every query head; no copy where these are as many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
 def _of_keys(x, keys):
     """Pairs [batch, heads, rows, keys] -> sums for each key, [batch, kv heads, keys]."""
     return x.sum(-2).unflatten(1, (keys.shape[1], -1)).sum(2)
@@ -1021,12 +1021,13 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         q, v, a_of_row, b_of_key, *ctx.numbers, q_starts, kv_lengths, ctx.form = inputs
-        ctx.save_for_backward(q, v, a_of_row, b_of_key, *output, q_starts, kv_lengths)
+        # Backward reads no out; what arrives for it stands in its place.
+        ctx.save_for_backward(q, v, a_of_row, b_of_key, *output[1:], q_starts, kv_lengths)
 
     @staticmethod
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors
-        grads = _Gradient.apply(*saved, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        grads = _Gradient.apply(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
         return *grads, *(None,) * (len(ctx.numbers) + 3)
 
     @staticmethod
@@ -1115,7 +1116,7 @@ def _register():
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors
         run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
-        grads = run(*saved, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        grads = run(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
         return *grads, *(None,) * (len(ctx.numbers) + 3)
 
     def setup_context(ctx, inputs, output):
@@ -1302,7 +1303,7 @@ def weights(
     place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
     i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
-    seen = place < length
+    seen = place[None, None, None, None] < length
     call = _call_of(q, v)
     hidden = ~(_related(i, j, call) & seen)
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)

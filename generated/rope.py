@@ -1342,6 +1342,7 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
     _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(q.shape[3] % 2 == 0, "q", list(q.shape), "an even width, of which the spec turns pairs")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -1484,7 +1485,7 @@ def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None
     place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
     i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
-    seen = place < length
+    seen = place[None, None, None, None] < length
     call = _call_of(q_of_row, k_of_key)
     hidden = ~(_related(i, j, call) & seen)
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
-from attncc.check.kernel_text import KERNELS, KernelText, distinct, kernels_of
+from attncc.check.kernel_text import KERNELS, KernelText, distinct, in_branch, kernels_of
 from attncc.check.offline import TARGETS, Measurement, measure, tiles_of, workers
 from attncc.compiler import compile_source, read_source
 from attncc.plan.model import Tile
@@ -181,7 +181,11 @@ def _summary(rows: Sequence[Row]) -> list[str]:
     for target in TARGETS:
         for kernel in KERNELS:
             for d in sorted(WIDTHS):
-                own = [each for (t, w, text), each in lists.items() if (t, w, text.kernel) == (target, d, kernel)]
+                own = [
+                    each
+                    for (t, w, text), each in lists.items()
+                    if (t, w, in_branch(text.kernel)[1]) == (target, d, kernel)
+                ]
                 if own:
                     good = sum(any(row.few_spills for row in each) for each in own)
                     run = [row.found for each in own for row in each if row.fits]

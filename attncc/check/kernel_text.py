@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 KERNELS = ("forward", "backward_columns", "backward_rows")
+_KERNEL = re.compile(rf"_((?:\w+_)?(?:{'|'.join(KERNELS)}))_kernel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class TileLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelText:
-    """One kernel with every function that it calls.
+    """One kernel with every function that it calls; those of branches begin with the branch's name.
 
     `digest` names this very text. `shape` is the same for texts that differ in numbers alone: these compile to the
     same program up to constants. `size` grows with the number of operations.
@@ -39,8 +41,14 @@ class KernelText:
 def kernels_of(path: Path) -> tuple[KernelText, ...]:
     """The kernels of a generated module, in the order of the file."""
     functions = _functions(ast.parse(path.read_text(encoding="utf-8")))
-    names = [name for name in KERNELS if f"_{name}_kernel" in functions]
+    names = [match[1] for name in functions if (match := _KERNEL.fullmatch(name))]
     return tuple(_kernel(path.stem, name, functions) for name in names)
+
+
+def in_branch(kernel: str) -> tuple[str, str]:
+    """The name of the branch, or nothing, and which of its kernels it is."""
+    own = next(name for name in KERNELS if kernel.endswith(name))
+    return kernel.removesuffix(own).removesuffix("_"), own
 
 
 def distinct(texts: Iterator[KernelText] | tuple[KernelText, ...]) -> dict[KernelText, tuple[str, ...]]:
@@ -58,11 +66,16 @@ def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
 
 def _kernel(module: str, name: str, functions: dict[str, ast.FunctionDef]) -> KernelText:
     parts = _reachable(f"_{name}_kernel", functions)
+    branch, _ = in_branch(name)
+
+    def plain(node: ast.AST) -> str:
+        return ast.dump(node).replace(f"'_{branch}_", "'_") if branch else ast.dump(node)
+
     return KernelText(
         module=module,
         kernel=name,
-        digest=_hash(ast.dump(_without_docstring(part)) for part in parts),
-        shape=_hash(ast.dump(_Numbers().visit(_without_docstring(part))) for part in parts),
+        digest=_hash(plain(_without_docstring(part)) for part in parts),
+        shape=_hash(plain(_Numbers().visit(_without_docstring(part))) for part in parts),
         size=sum(1 for part in parts for _ in ast.walk(part)),
         loops=tuple(_loops(functions[f"_{name}_kernel"], functions)),
         vectors=frozenset(_vectors(parts)),

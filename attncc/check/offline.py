@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attncc.check.kernel_text import KernelText, TileLoop, kernels_of
+from attncc.check.kernel_text import KernelText, TileLoop, in_branch, kernels_of
 from attncc.plan.model import Tile
 
 _PLACES = frozenset({"q_start", "kv_lengths"})
@@ -85,7 +85,9 @@ def load(path: Path) -> ModuleType:
 
 def tiles_of(path: Path, kernel: str, size: int, width: int, target: str) -> tuple[Tile, ...]:
     """What a module's kernel tries on a target, for elements of `size` bytes and vectors up to a width."""
-    tiles = [Tile(*each) for each in load(path)._TILES[kernel, size, max(64, _block(width))]]
+    module, (branch, own) = load(path), in_branch(kernel)
+    lists = getattr(module, f"_{branch}_TILES", None) or module._TILES
+    tiles = [Tile(*each) for each in lists[own, size, max(64, _block(width))]]
     return tuple(tile for tile in tiles if tile.warps <= TARGETS[target].most_warps) or tuple(tiles)
 
 

@@ -10,7 +10,7 @@ derivative at such a pair reaches a result.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,8 +20,23 @@ from attncc.check import wide
 from attncc.check.formulas import OutsideTable, Scope, real_of
 from attncc.check.given import check_widths, joint_width, laid_out, sizes_of
 from attncc.check.wide import Number
-from attncc.spec.data import Data, Size
-from attncc.spec.expr import Dot, Entry, Expr, MatMul, Name, RowSum, Symbol, Token, Vector, walk
+from attncc.spec.data import Data, Role, Size
+from attncc.spec.expr import (
+    BinaryOp,
+    Dot,
+    Entry,
+    Expr,
+    MatMul,
+    Merge,
+    Name,
+    Output,
+    RowSum,
+    Symbol,
+    Token,
+    Vector,
+    substitute,
+    walk,
+)
 from attncc.spec.model import Align, Spec
 
 __all__ = ["Dense", "Lengths", "OutsideTable", "dense", "related"]
@@ -31,11 +46,15 @@ Lengths = int | Tensor | None
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """out [B, H, n, e], lse [B, H, n] (None if the normalizer reads no row sum), weights [B, H, n, m] = w_ij / N_i."""
+    """out [B, H, n, e], lse [B, H, n] (None if the normalizer reads no row sum), weights [B, H, n, m] = w_ij / N_i.
+
+    Of several branches the weights are those of the branches one after the other, along the keys.
+    """
 
     out: Tensor
     lse: Tensor | None
     weights: Tensor
+    normalizer: Number | None = None  # N_i, [B, H, n, 1]
 
 
 def dense(
@@ -56,6 +75,8 @@ def dense(
         OutsideTable: where a related pair reads beside the entries of declared data.
         ValueError: where data do not fit the spec or each other.
     """
+    if spec.combine is not None:
+        return _combined(spec, data, scale=scale, kv_lengths=kv_lengths, q_start=q_start, k_start=k_start, dtype=dtype)
     given = {
         each.name: tensor if each.whole else tensor.to(dtype) for each, tensor in zip(spec.data, data, strict=True)
     }
@@ -85,7 +106,65 @@ def dense(
     value = scope.settled(spec.value, joint_width((spec.value,), shapes) or 1)
     out = weights @ value.value().to(dtype)[..., 0, :, :].expand(batch, heads, m, -1)
     lse = wide.logarithm(normalizer).squeeze(-1) if _reads_row_sum(spec.normalizer) else None
-    return Dense(out, lse, weights)
+    return Dense(out, lse, weights, normalizer)
+
+
+def _combined(
+    spec: Spec,
+    data: Sequence[Tensor],
+    *,
+    scale: float | None,
+    kv_lengths: Lengths,
+    q_start: Lengths,
+    k_start: int,
+    dtype: torch.dtype,
+) -> Dense:
+    """The vectors of branches, each evaluated alone, and the formula that combines them."""
+    assert spec.combine is not None
+    given = dict(zip((each.name for each in spec.data), data, strict=True))
+    options = {"scale": scale, "kv_lengths": kv_lengths, "q_start": q_start, "k_start": k_start, "dtype": dtype}
+    found = {
+        name: dense(branch, *(given[each.name] for each in branch.data), **options)  # type: ignore[arg-type]
+        for name, branch in spec.branches
+    }
+    parts: dict[Expr, Number] = {Output(name): Number(each.out) for name, each in found.items()}
+    rows: dict[Expr, Number] = {}
+    for node in walk(spec.combine):
+        if isinstance(node, Merge):
+            rows[node], parts[node] = _merged([found[name] for name in node.branches])
+    axes = (Size.BATCH, Size.HEADS, Size.QUERIES, Size.VALUE_WIDTH)
+    stand_ins = {part: Vector(f"output {at}") for at, part in enumerate(parts)}  # no datum has such a name
+    declared = [Data(name=each.name, role=Role.INPUT, axes=axes) for each in stand_ins.values()]
+    tensors = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in given.items()}
+    tensors |= {each.name: part.value() for each, part in zip(declared, parts.values(), strict=True)}
+    every = (*spec.data, *declared)
+    sizes = sizes_of(every, tensors)
+    laid = {
+        each.name: (
+            each,
+            laid_out(each, tensors[each.name], sizes[Size.HEADS]) if each.is_token else tensors[each.name],
+        )
+        for each in every
+    }
+    device = data[0].device
+    symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, device) | _call_symbols(sizes, scale, dtype, device)
+    scope = Scope(symbols, laid, dtype)
+    formula = substitute(spec.combine, stand_ins)  # type: ignore[arg-type]
+    out = scope.vector(formula, sizes[Size.VALUE_WIDTH]).value()[..., 0, :].to(dtype)
+    lse = wide.logarithm(rows[spec.combine]).squeeze(-1) if spec.combine in rows else None
+    return Dense(out, lse, torch.cat([each.weights for each in found.values()], -1))
+
+
+def _merged(branches: Sequence[Dense]) -> tuple[Number, Number]:
+    """The sum of the branches' normalisers, and the vector that their weighted sums make when divided by it."""
+    total, vectors = Number(torch.zeros(())), Number(torch.zeros(()))
+    for each in branches:
+        assert each.normalizer is not None
+        total = wide.arithmetic(BinaryOp.ADD, total, each.normalizer, each.normalizer.mantissa.dtype)
+        weighted = wide.multiply(Number(each.out.to(real_of(each.out.dtype))), each.normalizer)
+        vectors = wide.arithmetic(BinaryOp.ADD, vectors, weighted, weighted.mantissa.dtype)
+    safe = replace(total, mantissa=torch.where(total.mantissa == 0, 1, total.mantissa))
+    return total, wide.divide(vectors, safe)
 
 
 def _normalizer(spec: Spec, scope: Scope, total: Number) -> Number:

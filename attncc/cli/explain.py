@@ -48,15 +48,18 @@ def explain(
     source = one_source("explain", file, stdin_filename)
 
     from attncc.cli.explain_text import as_text
-    from attncc.cli.explanation import explanation
+    from attncc.cli.explanation import explanation, of_branches
     from attncc.compiler import make_plan
     from attncc.plan.density import covered
+    from attncc.plan.model import Mixture
 
     plan = make_plan(source, define)
-    most = covered(plan.domain, heads or 8)
+    plans = [one for _, one in plan.branches] if isinstance(plan, Mixture) else [plan]
+    most = min(covered(one.domain, heads or 8) for one in plans)
     if most == 0 or (heads or 0) > most:
         raise click.UsageError(f"the lists of this spec give a pattern to {most} heads, and --heads is {heads}")
-    found = explanation(plan, n, m or n, heads or most, d, e or d)
+    sizes = (n, m or n, heads or most, d, e or d)
+    found = of_branches(plan, *sizes) if isinstance(plan, Mixture) else explanation(plan, *sizes)
     if screen.is_json:
         screen.json(True, plan.warnings, **found)
     else:

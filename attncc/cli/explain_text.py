@@ -9,6 +9,7 @@ from attncc.cli.render import table
 _UNITS = ("", "K", "M", "G", "T", "P")
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _FIELDS = ("pattern", "score", "weight", "normalize")
+_OWN = ("q", "k", "v")  # every attention has these
 _STARTS = {
     "end": "row 0 stands at position m - n, the last row at the last key, unless a call says otherwise by q_start",
     "start": "row 0 stands at position 0, as the first key does, unless a call says otherwise by q_start",
@@ -17,11 +18,17 @@ _STARTS = {
 
 def as_text(found: dict[str, Any], verbose: bool) -> str:
     """Every section under a heading; `verbose` adds the graph of the backward pass and the other autotune lists."""
-    parameters = ", ".join(f"{name} = {value}" for name, value in found["parameters"].items())
-    title = f"{found['name']} ({parameters})" if parameters else found["name"]
+    title = _title(found)
+    if "branches" in found:
+        combined = [*_declared(found["data"]), ("combine", found["combine"])]
+        parts = ["\n".join([*title, "", "Meaning", *_rows(combined)])]
+        for name, each in found["branches"].items():
+            own = {**each, "name": f"Branch {name}", "parameters": {}, "summary": ""}
+            parts.append(as_text(own, verbose))
+        return "\n\n".join(parts)
     sections = [
-        [title, *([f"  {found['summary']}"] if found["summary"] else [])],
-        ["Meaning", *_rows(_meaning(found["meaning"]))],
+        title,
+        ["Meaning", *_rows([*_declared(found["data"]), *_meaning(found["meaning"])])],
         ["Derivation", *_derivation(found["derivation"])],
         ["Laws that do not apply", *_refusals(found["not_applied"])],
         ["Dense graph: what the spec says", *_indent(found["graphs"]["dense"])],
@@ -29,13 +36,19 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
         *([["Backward graph: its gradient", *_indent(found["graphs"]["backward"])]] if verbose else []),
         ["Ranges of a tile of rows first … last", *_ranges(found["head_classes"], "by_row")],
         *([["Ranges of a tile of keys first … last", *_ranges(found["head_classes"], "by_column")]] if verbose else []),
-        ["Proven", *_facts(found["head_classes"])],
+        ["Proven", *_facts(found["head_classes"]), _whole_numbers(found["longest_call"])],
         [_at_sizes(found["sizes"]), *_tiles(found["tiles"])],
         ["Cost of a batch entry", *_cost(found["cost"])],
-        ["Kept for backward, beside q, k and v", *_saved(found)],
+        ["Kept for backward, beside the arguments", *_saved(found)],
         ["Tiles tried on a GPU: rows x columns, warps, stages", *_autotune(found, verbose)],
     ]
     return "\n\n".join("\n".join(section) for section in sections)
+
+
+def _title(found: dict[str, Any]) -> list[str]:
+    parameters = ", ".join(f"{name} = {value}" for name, value in found["parameters"].items())
+    title = f"{found['name']} ({parameters})" if parameters else found["name"]
+    return [title, *([f"  {found['summary']}"] if found["summary"] else [])]
 
 
 def _indent(lines: list[str]) -> list[str]:
@@ -46,9 +59,21 @@ def _rows(rows: Any) -> list[str]:
     return _indent(table(rows).splitlines())
 
 
-def _meaning(meaning: dict[str, str]) -> list[tuple[str, str]]:
-    align = meaning["align"]
-    return [*((name, meaning[name]) for name in _FIELDS), ("align", f"{align}: {_STARTS[align]}")]
+def _declared(data: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """What a call gives beside queries, keys and values."""
+    found = []
+    for each in (each for each in data if each["name"] not in _OWN):
+        axes = ", ".join(map(str, each["axes"]))
+        whole = ": int" if each["whole"] else ""
+        start = "" if each["initial"] is None else f" = {each['initial']:g}"
+        found.append((each["role"], f"{each['name']}[{axes}]{whole}{start}"))
+    return found
+
+
+def _meaning(meaning: dict[str, str | None]) -> list[tuple[str, str]]:
+    fields = [(name, said) for name in _FIELDS if (said := meaning[name]) is not None]
+    align = str(meaning["align"])
+    return [*fields, ("align", f"{align}: {_STARTS[align]}")]
 
 
 def _derivation(steps: list[dict[str, Any]]) -> list[str]:
@@ -120,6 +145,14 @@ def _class_facts(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _whole_numbers(longest: int | None) -> str:
+    if longest is None:
+        return (
+            "  not that 32 bits hold every whole number of the kernels: some have no bound that follows from the spec"
+        )
+    return f"  32 bits hold every whole number of the kernels where positions and lengths are below {longest:,}"
+
+
 def _at_sizes(sizes: dict[str, int]) -> str:
     return f"At n = {sizes['n']}, m = {sizes['m']}, {sizes['heads']} heads, d = {sizes['d']}, e = {sizes['e']}"
 
@@ -147,27 +180,40 @@ def _cost(cost: dict[str, Any]) -> list[str]:
     ]
     for name in ("forward", "backward"):
         one = cost[name]
-        formula = one["flops"]["formula"]
-        flops = f"≈ {formula}" if formula is not None else f"({one['flops_per_pair']}) a pair"
-        rows.append((f"{name} FLOPs", flops, _decimal(one["flops"]["value"])))
+        rows.append((f"{name} FLOPs", _of_pairs(one, "flops"), _decimal(one["flops"]["value"])))
+        if one["channels"]["value"]:
+            rows.append((f"{name} by channel", _of_pairs(one, "channels"), _decimal(one["channels"]["value"])))
         rows.append((f"{name} bytes", one["bytes"]["formula"], _binary(one["bytes"]["value"])))
-    return [
-        *_rows(rows),
-        "  (matrix products only; bytes count each tensor once a kernel; b = 2; as many key heads as heads)",
-    ]
+    by_channel = any(cost[name]["channels"]["value"] for name in ("forward", "backward"))
+    beside = "FLOPs are those of matrix products" if by_channel else "matrix products only"
+    notes = [f"  ({beside}; bytes count each tensor once a kernel; b = 2; as many key heads as heads)"]
+    if by_channel:
+        notes.append("  (by channel: every operation of a formula is one, a tanh as much as a sum)")
+    return [*_rows(rows), *notes]
+
+
+def _of_pairs(one: dict[str, Any], what: str) -> str:
+    formula = one[what]["formula"]
+    return f"≈ {formula}" if formula is not None else f"({one[f'{what}_per_pair']}) a pair"
 
 
 def _saved(found: dict[str, Any]) -> list[str]:
     names = (["out (and what 16 bits lose of it)"] if found["saved"]["out"] else []) + [
-        f"{name} (a number a row)" for name in found["saved"]["row_numbers"]
+        *(f"{name} (a number a row)" for name in found["saved"]["row_numbers"]),
+        *(f"{name} ({kind})" for name, kind in found["saved"]["derived"].items()),
     ]
     saved, dense = found["cost"]["saved_bytes"], found["cost"]["dense_matrix_bytes"]
-    return _rows(
+    rows = _rows(
         (
             (", ".join(names) or "nothing", saved["formula"] if names else "", _binary(saved["value"])),
             ("a dense matrix of weights would take", dense["formula"], _binary(dense["value"])),
         )
     )
+    if found["saved"]["derived"]:
+        rows.append(
+            "  (plain operations of torch derive operands from arguments; what autograd keeps of those comes on top)"
+        )
+    return rows
 
 
 def _autotune(found: dict[str, Any], verbose: bool) -> list[str]:

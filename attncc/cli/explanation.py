@@ -7,16 +7,33 @@ from dataclasses import asdict
 from typing import Any
 
 from attncc.graph.ir import Graph, show
-from attncc.plan.cost import Cost, Pass, cost, formula, value
+from attncc.plan.cost import Cost, Formula, Pass, cost, formula, value
 from attncc.plan.density import density, members
 from attncc.plan.describe import interval_text, kept_by_decoder, plan_sentence
-from attncc.plan.model import Plan
+from attncc.plan.int32 import longest_call
+from attncc.plan.model import Mixture, Plan
 from attncc.plan.ranges import HeadClass, Segment
-from attncc.spec.expr import TRUE
-from attncc.spec.model import Align
+from attncc.spec.data import Size
+from attncc.spec.expr import TRUE, Name, names_in
+from attncc.spec.model import Align, Spec
 from attncc.spec.text import text
 
 ELEMENT_BYTES = 2
+
+
+def of_branches(mixture: Mixture, n: int, m: int, heads: int, d: int, e: int) -> dict[str, Any]:
+    """What was derived for each branch, under its name, and what their outputs are combined to."""
+    spec = mixture.spec
+    assert spec.combine is not None
+    return {
+        "name": spec.name,
+        "spec": spec.source.name,
+        "summary": spec.summary,
+        "parameters": {each.name: each.value for each in spec.parameters},
+        "data": _data(spec),
+        "combine": text(spec.combine),
+        "branches": {name: explanation(plan, n, m, heads, d, e) for name, plan in mixture.branches},
+    }
 
 
 def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[str, Any]:
@@ -30,9 +47,10 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "summary": spec.summary,
         "parameters": {each.name: each.value for each in spec.parameters},
         "sizes": {"n": n, "m": m, "heads": heads, "d": d, "e": e, "element_bytes": ELEMENT_BYTES},
+        "data": _data(spec),
         "meaning": {
             "pattern": text(spec.pattern),
-            "score": text(spec.score),
+            "score": text(spec.score) if _reads_score(spec) else None,
             "weight": text(spec.weight),
             "normalize": text(spec.normalizer),
             "align": spec.align.value,
@@ -51,9 +69,14 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "head_classes": [
             _head_class(each, own) for each, own in zip(plan.domain.classes, members(heads, plan.domain), strict=True)
         ],
+        "longest_call": longest_call(plan),
         "tiles": asdict(found) | {"waste": round(found.waste, 4)},
         "cost": _cost(cost(plan), sizes, found.touched * found.rows * found.columns),
-        "saved": {"row_numbers": list(plan.saved), "out": plan.reads_delta},
+        "saved": {
+            "row_numbers": list(plan.saved),
+            "out": plan.reads_delta,
+            "derived": {each.name: each.kind.value for each in plan.core.derived},
+        },
         "autotune": [
             {
                 "kernel": each.kernel,
@@ -64,6 +87,24 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
             for each in plan.tiles
         ],
     }
+
+
+def _data(spec: Spec) -> list[dict[str, Any]]:
+    """What the emitted function takes, in order."""
+    return [
+        {
+            "name": each.name,
+            "role": each.role.value,
+            "axes": [axis.value if isinstance(axis, Size) else axis for axis in each.axes],
+            "whole": each.whole,
+            "initial": each.initial,
+        }
+        for each in spec.data
+    ]
+
+
+def _reads_score(spec: Spec) -> bool:
+    return any(Name.SCORE in names_in(expr) for expr in (spec.weight, spec.normalizer))
 
 
 def _lines(graph: Graph) -> list[str]:
@@ -104,12 +145,18 @@ def _cost(found: Cost, sizes: Mapping[str, int], visited: int) -> dict[str, Any]
 
 
 def _pass(found: Cost, one: Pass, sizes: Mapping[str, int], visited: int) -> dict[str, Any]:
-    flops = found.flops(one)
+
+    def of_pairs(per_pair: Formula) -> dict[str, Any]:
+        total = found.total(per_pair)
+        return {
+            "formula": None if total is None else formula(total),
+            "value": visited * value(per_pair, sizes),
+        }
+
     return {
         "flops_per_pair": formula(one.flops_per_pair),
-        "flops": {
-            "formula": None if flops is None else formula(flops),
-            "value": visited * value(one.flops_per_pair, sizes),
-        },
+        "flops": of_pairs(one.flops_per_pair),
+        "channels_per_pair": formula(one.channels_per_pair),
+        "channels": of_pairs(one.channels_per_pair),
         "bytes": {"formula": formula(one.bytes), "value": value(one.bytes, sizes)},
     }

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from attncc.emit.sizes import Sizes
 from attncc.emit.writer import Writer
+from attncc.spec.core_fields import read_fields
 from attncc.spec.data import Axis, Data, K, Q, Role, Size, V
 from attncc.spec.model import Spec
+from attncc.spec.widths import Demand, Features, demands_of
 
 _WORDS = {
     Size.BATCH: "batch",
@@ -42,7 +46,8 @@ class Arguments:
             self._print_full(writer)
             self._print_shapes(writer)
             if self.others:
-                self._print_others(writer)
+                self._print_others(writer, self.others)
+            self._print_widths(writer)
         return writer.text().rstrip("\n")
 
     def _print_full(self, writer: Writer) -> None:
@@ -89,16 +94,42 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
         widths = [f"1 <= {each.name}.shape[3] <= 256" for each in self.full if each not in (self.rows, *wide)]
         writer.line(f'_expect({" and ".join(["1 <= width <= 256", *widths])}, "the width", shapes, "1 … 256")')
 
-    def _print_others(self, writer: Writer) -> None:
+    def _print_others(self, writer: Writer, data: Sequence[Data]) -> None:
         """Data with other axes than q, k and v."""
         q = self.rows.name
-        for each in self.others:
+        for each in data:
             sizes = ", ".join(self._size(axis, each) for axis in each.axes) + "," * (len(each.axes) == 1)
             words = ", ".join(str(_WORDS.get(axis, axis)) for axis in each.axes)  # type: ignore[arg-type]
             kind = "whole numbers" if each.whole else "numbers"
             if each.is_vector and each.role is Role.INPUT and not each.whole:
                 kind = "vectors"
             writer.line(f'_expect_data("{each.name}", {each.name}, ({sizes}), "[{words}]", "{kind}", {q})')
+
+    def _print_widths(self, writer: Writer) -> None:
+        """What the spec's formulas ask of the widths of vectors that meet."""
+        data = {each.name: each for each in self.spec.data}
+        fields = [field for core in self.spec.cores for field in read_fields(core)]
+        for each in demands_of(fields, data):
+            length = _length(data[each.data], each.size)
+            match each:
+                case Demand(equal=Features(axis=Size() as axis, data=other)):
+                    width = _length(data[other], axis)
+                    holds, expected = f"{length} == {width}", f'f"a width of {{{width}}}, to fit {other}"'
+                case Demand(equal=Features(axis=axis, data=other)):
+                    holds, expected = f"{length} == {axis}", f'"a width of {axis}, to fit {other}"'
+                case Demand(even=True):
+                    holds, expected = f"{length} % 2 == 0", '"an even width, of which the spec turns pairs"'
+                case _:
+                    holds, expected = f"{length} > {each.above}", f'"feature {each.above}, which the spec reads"'
+            writer.line(f'_expect({holds}, "{each.data}", list({each.data}.shape), {expected})')
+
+    def checks_of(self, names: Collection[str]) -> str:
+        """The lines that compare some data with the sizes of a call."""
+        writer = Writer()
+        with writer.indented():
+            writer.line(f"batch, heads = {self.rows.name}.shape[:2]")
+            self._print_others(writer, [each for each in self.spec.data if each.name in names])
+        return writer.text().rstrip("\n")
 
     def _size(self, axis: Axis, data: Data) -> str:
         match axis:
@@ -188,3 +219,7 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 about = "scale={self.scale}, form={self.form}" if scale else "form={self.form}"
                 writer.line(f'return f"{about}"')
         return writer.text()
+
+
+def _length(data: Data, size: Size) -> str:
+    return f"{data.name}.shape[{data.axes.index(size)}]"

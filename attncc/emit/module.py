@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
+from collections.abc import Mapping
 from importlib import resources
 
 import jinja2
 
 from attncc.emit.finish import finish
 from attncc.emit.functional import FunctionalForm
+from attncc.emit.header import derivation, digest, docstring, header
 from attncc.emit.operands import Operands
 from attncc.emit.torch_form import TorchForm
 from attncc.emit.torch_library import library
 from attncc.emit.torch_texts import PassTexts
 from attncc.emit.triton_host import TritonForm
-from attncc.emit.writer import fill
 from attncc.graph.ops import Op
-from attncc.plan.describe import cost_sentence, plan_sentence
 from attncc.plan.model import Plan
 from attncc.spec.expr import Name, Table, names_in, walk
 from attncc.spec.model import Spec
-from attncc.version import VERSION
-
-_CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*[-_.a-zA-Z0-9]+")  # how Python finds a file's encoding (PEP 263)
 
 
-def emit(plan: Plan) -> str:
-    """The module's text, formatted; the same for the same plan."""
+def emit_core(plan: Plan, branch: str = "") -> str:
+    """The module's text, formatted; the same for the same plan.
+
+    Args:
+        branch: the name of the branch that the plan is for, which its operators bear.
+    """
+    return finish(render("module.py.jinja", _values(plan, branch)))
+
+
+def render(template: str, values: Mapping[str, object]) -> str:
+    """A template with its values put in."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_template),
         undefined=jinja2.StrictUndefined,
@@ -36,14 +40,14 @@ def emit(plan: Plan) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    return finish(environment.get_template("module.py.jinja").render(**_values(plan)))
+    return environment.get_template(template).render(values)
 
 
 def _template(name: str) -> str:
     return resources.files("attncc.emit").joinpath(name).read_text(encoding="utf-8")
 
 
-def _values(plan: Plan) -> dict[str, object]:
+def _values(plan: Plan, branch: str) -> dict[str, object]:
     """What the template reads; texts are printed, numbers and flags decided elsewhere."""
     spec = plan.spec
     operands = Operands(spec, plan.core)
@@ -73,9 +77,9 @@ def _values(plan: Plan) -> dict[str, object]:
         **passes,
         **interface,
         "spec": spec,
-        "header": _header(plan),
-        "derivation": _derivation(plan),
-        "docstring": _docstring(spec),
+        "header": header(spec, (("", plan),)),
+        "derivation": derivation(plan.steps),
+        "docstring": docstring(spec),
         "needs_math": "math." in body,
         "parts": parts,
         "slabs": plan.slabs,
@@ -98,7 +102,7 @@ def _values(plan: Plan) -> dict[str, object]:
             f"output[{at + 1}]" for at, name in enumerate(kept) if name != "lse" or not plan.has_lse
         ),
         "number_count": 3 if spec.reads_scale else 2,
-        "operator": f"{spec.name}_{_digest(plan)[:8]}",
+        "operator": "_".join(filter(None, (spec.name, branch, digest(spec)[:8]))),
         "schema_numbers": "float scale, " if spec.reads_scale else "",
         "schema_outputs": "Tensor" if not kept else f"({', '.join(['Tensor'] * (1 + len(kept)))})",
         "schema_kept": "".join(f"Tensor {name}, " for name in kept),
@@ -136,46 +140,3 @@ def _table_length(spec: Spec) -> int | None:
     ]
     direct = [len(table.values) for table in tables if not list(walk(table.index))[1:]]
     return min(direct, default=None)
-
-
-def _digest(plan: Plan) -> str:
-    parameters = ",".join(f"{each.name}={each.value}" for each in plan.spec.parameters)
-    return hashlib.sha256(f"{VERSION}\n{parameters}\n{plan.spec.source.text}".encode()).hexdigest()
-
-
-def _header(plan: Plan) -> str:
-    spec = plan.spec
-    parameters = "".join(f" -D {each.name}={each.value}" for each in spec.parameters)
-    digest = hashlib.sha256(spec.source.text.encode()).hexdigest()
-    lines = [
-        f"{spec.name}: made by attncc {VERSION} from {_file_name(spec)} (sha256 {digest[:16]}). Do not edit.",
-        f"Rebuild: attncc build {_file_name(spec)}{parameters}",
-        "",
-        *(f"    {line}" if line else "" for line in spec.source.text.rstrip().splitlines()),
-        "",
-        *fill(f"Plan: {plan_sentence(plan.domain)}", 96),
-        *fill(f"Cost: {cost_sentence(plan.gpu.forward)}", 96),
-    ]
-    text = "\n".join(f"# {line}".rstrip() for line in lines)
-    if any(_CODING.match(line) for line in text.splitlines()[:2]):  # a name such as `coding` must not declare one
-        text = f"# -*- coding: utf-8 -*-\n{text}"
-    return text
-
-
-def _file_name(spec: Spec) -> str:
-    """The file's own name: where it lay when it was built is nobody's business."""
-    name = spec.source.name.replace("\\", "/").rsplit("/", 1)[-1]
-    return "".join(one if one.isprintable() else "?" for one in name)
-
-
-def _derivation(plan: Plan) -> str:
-    lines = ["How the kernels follow from the spec:"]
-    for step in plan.steps:
-        first, *rest = fill(f"- {step.law}: {step.statement}", 96)
-        lines += [first, *(f"  {line}" for line in rest)]
-    return "\n".join(f"# {line}" for line in lines)
-
-
-def _docstring(spec: Spec) -> str:
-    summary = spec.summary or f"The attention `{spec.name}`."
-    return "\n    ".join(fill(summary.replace("\\", "/").replace('"""', "'''"), 92))

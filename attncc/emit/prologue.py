@@ -6,16 +6,19 @@ a value does not depend on may be 1. Numbers of distances have a token for each 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attncc.emit.operands import Operands
 from attncc.emit.sizes import Sizes
 from attncc.emit.tokens import TokenWriter
 from attncc.emit.within import proven
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
-from attncc.plan.model import Plan
+from attncc.plan.model import Mixture, Plan
 from attncc.spec.data import Data, Size
-from attncc.spec.expr import Entry, Expr, Local, Token, Vector, substitute, walk
+from attncc.spec.expr import Entry, Expr, Local, Merge, Token, Vector, substitute, walk
 from attncc.spec.sides import Side, side_of
+from attncc.spec.text import text as spec_text
 
 _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
 
@@ -145,3 +148,41 @@ def _shaped(operand: Operand, text: str) -> str:
             return f"_numbers_of({text}, batch, kv_heads, m, wide, device)"
         case _:
             return f"_numbers_of({text}, -1, heads, -1, wide, device)"
+
+
+class CombinedOutputs(Prologue):
+    """Prints the function that makes one vector of those that branches give."""
+
+    def __init__(self, mixture: Mixture) -> None:
+        plan = replace(mixture.branches[0][1], spec=mixture.spec)
+        super().__init__(plan, Operands(mixture.spec, plan.core), frozenset())
+        assert mixture.spec.combine is not None
+        self.combine = mixture.spec.combine
+        self.branches = [name for name, _ in mixture.branches]
+        merged = {name for node in walk(self.combine) if isinstance(node, Merge) for name in node.branches}
+        self.outputs = [*self.branches, *(f"{name}_lse" for name in self.branches if name in merged)]
+
+    def text(self) -> str:
+        """The function."""
+        body = Writer()
+        tokens = TokenWriter(body, self.plan, self.operands)
+        written = tokens.root(self.combine, Kind.ROW_VECTOR)
+        out = Writer()
+        scale = "scale, " if self.plan.spec.reads_scale else ""
+        arguments = ", ".join((*self.outputs, *self.operands.data))
+        with out.block(f"def _combined({arguments}, {scale}q_start, k_start, q_starts, kv_lengths):"):
+            out.line(f'"""{spec_text(self.combine)}"""')
+            place = out.place
+            self._print_start(out)
+            if body.place:
+                out.lines(body.text())
+            if isinstance(self.combine, Merge):
+                out.line(f"out, lse = {written.removesuffix('[0]')}")
+                out.line("return out.to(dtype), lse")
+            else:
+                out.line(f"return ({written}).to(dtype)")
+            out.drop_unread(place)
+        text = out.text()
+        self.used |= tokens.used
+        self.used |= {name for name in ("_positions", "_hidden", "_visible") if f"{name}(" in text}
+        return text

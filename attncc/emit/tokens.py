@@ -24,8 +24,10 @@ from attncc.spec.expr import (
     Let,
     Local,
     MatMul,
+    Merge,
     Name,
     Negate,
+    Output,
     Reduce,
     Rotate,
     Symbol,
@@ -55,7 +57,7 @@ _SYMBOLS = {
     Name.SCALE: "scale",
 }
 _LOCALS = frozenset("batch kv_heads wide device head distance hidden valid scale q_start k_start".split())
-_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local)
+_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local, Output, Merge)
 _TENSOR_NAMES = frozenset({Name.I, Name.J, Name.HEAD, Name.VALID})
 
 
@@ -129,6 +131,12 @@ class TokenWriter(ExpressionWriter):
                 return _ATOM, self._entry(expr, 1 if expr.is_vector else 0)
             case Channel():
                 return _ATOM, self._channel()
+            case Output(branch=branch):
+                return _ATOM, f"{branch}.to(wide)"
+            case Merge(branches=branches):
+                self.used.add("_merged")
+                listed = ", ".join(f"({name}, {name}_lse)" for name in branches)
+                return _ATOM, f"_merged({listed})[0]"
             case Dot(left=left, right=right):
                 self._widths.append(width_of(left) or width_of(right))
                 product = f"({self._vector(left, 5)} * {self._vector(right, 6)})"
@@ -200,7 +208,8 @@ class TokenWriter(ExpressionWriter):
         if index != [":"] * 4:
             written += f"[{', '.join(index[:-1] if index[-1] == ':' else index)}]"
         if self.spreads and data.is_column and Size.HEADS in data.axes:
-            written += f".repeat_interleave(heads // {data.name}.shape[{data.axes.index(Size.HEADS)}], 1)"
+            self.used.add("_of_heads")
+            written = f"_of_heads({written}, heads)"
         return written
 
     def _entry(self, entry: Entry, features: int) -> str:

@@ -80,6 +80,8 @@ def _share_calls(body: TorchBody, formulas: list[Expr]) -> list[Expr]:
 def _print_channel(body: TorchBody, formulas: list[Expr]) -> None:
     """Names for one channel of each vector."""
     names = list(dict.fromkeys(name for formula in formulas for name in _vectors(formula)))
+    if not names:
+        return  # the gradient of a formula that is linear in its vectors reads none
     if body.in_place:
         values = [f"{name}_by[channel]" for name in names]
     else:

@@ -31,10 +31,11 @@ def _where(condition, a, b, q=None):
 ''',
     "_entry": '''
 def _entry(values, at):
-    """The constants of a list at one index or at a tensor of them."""
+    """The constants of a list at one index or at a tensor of them; whole where the index and all constants are."""
     if not isinstance(at, Tensor):
         return values[int(at)]
-    dtype = torch.int64 if all(isinstance(x, int) for x in values) else torch.float64
+    whole = not at.is_floating_point() and all(isinstance(x, int) for x in values)
+    dtype = torch.int64 if whole else torch.float64
     return torch.tensor(values, dtype=dtype, device=at.device)[at.long()]
 ''',
     "_reciprocal": '''
@@ -149,6 +150,19 @@ def _rotated_pairs(x):
     first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack((-second, first), -1).flatten(-2)
 ''',
+    "_merged": '''
+def _merged(*branches):
+    """One attention over the pairs of all: outputs count by the sums of their rows' weights, of which they come with
+    the logarithms."""
+    lses = torch.stack([lse for _, lse in branches])
+    peak = lses.detach().amax(0)
+    peak = peak.masked_fill(peak == -torch.inf, 0)
+    shares = (lses - peak).exp()
+    total = shares.sum(0)
+    shares = shares / torch.where(total == 0, 1, total)
+    out = sum(out.to(shares.dtype) * share[..., None] for (out, _), share in zip(branches, shares, strict=True))
+    return out, peak + torch.where(total > 0, torch.where(total > 0, total, 1).log(), -torch.inf)
+''',
     "_within": '''
 def _within(index, size, name, text, axis, distance=None, low=0, high=0):
     """Refuse an index outside its axis; of distances, those low … high are met."""
@@ -173,6 +187,11 @@ def _within(index, size, name, text, axis, distance=None, low=0, high=0):
 def _by_key(x, chunk, shape):
     """[batch, kv heads, m] -> the chunk's [batch, heads, 1, keys]: query heads read their key head's."""
     return x[:, :, None, chunk.keys].repeat_interleave(shape[1] // x.shape[1], 1)
+''',
+    "_of_heads": '''
+def _of_heads(x, heads):
+    """Something of each key head for every query head; no copy where these are as many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 ''',
     "_of_keys": '''
 def _of_keys(x, keys):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attncc.graph.core import Operand
-from attncc.spec.data import Data, Size
-from attncc.spec.expr import Entry, Expr, Let, MatMul, Rotate, Type, Vector, children, type_of
+from attncc.graph.core import Core, Operand
+from attncc.spec.data import Axis, Data, Size
+from attncc.spec.expr import Entry, Expr, Let, MatMul, Merge, Output, Rotate, Type, Vector, children, type_of
 
 
 def width_of(expr: Expr) -> str | None:
     """The tensor whose last axis is as long as a vector; None where its formula names none."""
     match expr:
         case Vector(name=name) | Entry(name=name, is_vector=True):
+            return name
+        case Output(branch=name) | Merge(branches=(name, *_)):
             return name
         case MatMul(matrix=matrix):
             return matrix.name
@@ -21,6 +23,16 @@ def width_of(expr: Expr) -> str | None:
         case _:
             found = (width_of(each) for each in children(expr) if type_of(each) is Type.VECTOR)
             return next((each for each in found if each is not None), None)
+
+
+def sizes_of(core: Core, data: Mapping[str, Data]) -> dict[str, Axis]:
+    """How long each width of a core is, by its name."""
+    found: dict[str, Axis] = {}
+    for each in core.operands:
+        name = each.source if each.value is None else width_of(each.value)
+        if each.width is not None and name is not None:
+            found.setdefault(each.width, data[name].axes[-1])
+    return {each.width: Size.WIDTH for each in core.operands if each.width is not None} | found
 
 
 def as_wide_as(size: Size, operands: Sequence[Operand], data: Mapping[str, Data]) -> str | None:

@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
 from attncc.graph.core import Core
 from attncc.graph.tokens import Mixed, split
 from attncc.plan.derivation import domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
-from attncc.plan.model import Passes, Plan, Slabs
+from attncc.plan.model import Mixture, Passes, Plan, Planned, Slabs
 from attncc.plan.overflow import overflows
 from attncc.plan.ranges import Domain
 from attncc.plan.tiles import tiles_for
+from attncc.plan.unread import unread
 from attncc.rewrite.backward import Gradients, differentiate
 from attncc.rewrite.engine import rewrite
+from attncc.rewrite.exponential import never_negative
 from attncc.rewrite.finish import finish
 from attncc.rewrite.laws import LAWS
-from attncc.spec.expr import Expr
+from attncc.spec.expr import Expr, Merge, walk
 from attncc.spec.model import Spec
 
 SLABS = Slabs(elements=1 << 18, least_rows=16, most_rows=1024)
 
 
-def plan(spec: Spec) -> Plan:
-    """The plan of a spec.
+def plan(spec: Spec) -> Planned:
+    """The plan of a spec, or of each of its branches.
+
+    Raises:
+        AttnError: as `plan_core`, and E303 when branches are merged whose rows have no sum that is proven positive.
+    """
+    if spec.combine is None:
+        planned = plan_core(spec)
+        return replace(planned, warnings=(*planned.warnings, *unread(spec)))
+    mixture = Mixture(spec, tuple((name, plan_core(branch)) for name, branch in spec.branches), unread(spec))
+    _check_merges(mixture)
+    return mixture
+
+
+def _check_merges(mixture: Mixture) -> None:
+    plans = dict(mixture.branches)
+    combine = mixture.spec.combine
+    assert combine is not None
+    for node in walk(combine):
+        for name in node.branches if isinstance(node, Merge) else ():
+            if not plans[name].has_lse:
+                where = plans[name].spec
+                labels = (
+                    Label(node.span or combine.span or mixture.spec.span, f"merges `{name}`"),
+                    Label(where.normalizer.span or where.span, "this is not proven to be a sum of weights >= 0"),
+                )
+                note = "merged branches count by the sums of their rows' weights, which have to be positive"
+                helps = ("combine their outputs with `+`, or divide by `rows`",)
+                message = f"the branch `{name}` cannot be merged"
+                raise AttnError(Diagnostic("E303", message, labels, (note,), helps))
+
+
+def plan_core(spec: Spec) -> Plan:
+    """The plan of a spec without branches.
 
     Raises:
         AttnError: E301 when the pattern relates no pair, E302 when a vector would have to be made for every pair.
@@ -34,7 +70,8 @@ def plan(spec: Spec) -> Plan:
     dense = build(core)
     graph, steps, refusals = rewrite(dense, LAWS)
     by_domain, not_by_domain = domain_steps(domain, spec.pattern, graph)
-    gradients = differentiate(graph)
+    at_least_zero = (each.name for each in core.derived if each.value is not None and never_negative(each.value))
+    gradients = differentiate(graph, frozenset(at_least_zero))
     gpu = _passes(gradients, use_base_two=True)
     return Plan(
         spec=spec,

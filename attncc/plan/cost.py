@@ -1,39 +1,48 @@
 """Plan → what it costs: FLOPs, bytes and saved memory as sympy formulas in n, m, d, e and H.
 
-FLOPs count the matrix products, which are nearly all of them. Bytes count every operand once, as if each were read
-from memory a single time, with as many key heads as query heads. Pairs are those that kernels visit, tile edges aside;
-formulas keep the leading terms, for lengths well beyond the pattern's own constants.
+FLOPs count the matrix products, which are nearly all of them; where formulas of vectors are summed channel by channel,
+their operations are counted apart, since no matrix unit does them. Bytes count every operand once a kernel, as if each
+were read from memory a single time, with as many key heads as query heads. Pairs are those that kernels visit, tile
+edges aside; formulas keep the leading terms, for lengths well beyond the pattern's own constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import sympy  # noqa: TID251  formulas of costs, which people read
 
-from attncc.graph.ir import Graph, Node
+from attncc.graph.core import Core, Kind, Operand
+from attncc.graph.ir import Graph
 from attncc.graph.ops import Axis, Op
-from attncc.plan.describe import product_widths
+from attncc.graph.widths import sizes_of
+from attncc.plan.describe import product_widths, width_in
 from attncc.plan.extent import visited_pairs
 from attncc.plan.model import Plan
 from attncc.plan.ranges import HeadClass
+from attncc.rewrite.backward import gradient_name
+from attncc.spec.data import Data, Size
+from attncc.spec.expr import Entry, Expr, Name, Token, Vector, children, names_in, walk
 from attncc.spec.model import Align
+from attncc.spec.sides import Side, side_of
 
 Formula = Any  # a sympy expression
 
 N, M, D, E, HEADS, SIZE = sympy.symbols("n m d e H b", positive=True, integer=True)
 HEAD = sympy.Symbol("h", integer=True)
-_WIDTHS = {Axis.FEATURE: D, Axis.VALUE: E}
-_REAL = 4  # bytes of a saved row number, and of a number of out: 16 bits are kept with 16 that rounding takes
+_SIZES = {Size.BATCH: 1, Size.HEADS: HEADS, Size.QUERIES: N, Size.KEYS: M, Size.WIDTH: D, Size.VALUE_WIDTH: E}
+_REAL = 4  # bytes of a number that is no feature, and of a number of out: 16 bits are kept with 16 that rounding takes
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One direction: FLOPs for each visited pair, and bytes for a batch entry."""
+    """One direction: FLOPs for each visited pair, in products and channel by channel, and bytes for a batch entry."""
 
     flops_per_pair: Formula
+    channels_per_pair: Formula
     bytes: Formula
 
 
@@ -44,13 +53,13 @@ class Cost:
     pairs: tuple[tuple[HeadClass, Formula | None], ...]
     forward: Pass
     backward: Pass
-    saved: Formula  # bytes kept for backward beyond q, k and v
+    saved: Formula  # bytes kept for backward beyond what the caller gives
 
-    def flops(self, one: Pass) -> Formula | None:
-        """The FLOPs of all heads; None where they differ or their pairs are not known."""
+    def total(self, per_pair: Formula) -> Formula | None:
+        """What all heads take at so much a pair; None where they differ or their pairs are not known."""
         if len(self.pairs) != 1 or self.pairs[0][1] is None or self.pairs[0][1].has(HEAD):
             return None
-        return sympy.factor_terms(HEADS * one.flops_per_pair * self.pairs[0][1])
+        return sympy.factor_terms(HEADS * per_pair * self.pairs[0][1])
 
 
 def cost(plan: Plan) -> Cost:
@@ -58,65 +67,133 @@ def cost(plan: Plan) -> Cost:
     lengths = {"n": N, "m": M, "h": HEAD, "H": HEADS}
     starts_at_zero = plan.spec.align is Align.START
     pairs = tuple((each, visited_pairs(each, starts_at_zero, lengths)) for each in plan.domain.classes)
-    forward = plan.gpu.forward
+    count = _Counter(plan)
     backward = _backward_kernels(plan.gpu.backward)
-    delta = _Traffic(rows=E, row_numbers=1 + E) if plan.reads_delta else _Traffic()  # D_i = do_i . out_i comes first
+    width = count.widths["e"]
+    delta = (
+        _Traffic(rows=width, row_numbers=1 + width) if plan.reads_delta else _Traffic()
+    )  # D_i = do_i . out_i is first
+    kept = HEADS * N * _REAL * (len(plan.saved) + (width if plan.reads_delta else 0))
     return Cost(
         pairs,
-        Pass(_flops([forward]), _traffic([forward], _Traffic()).bytes),
-        Pass(_flops(backward), _traffic(backward, delta).bytes),
-        HEADS * N * _REAL * (len(plan.saved) + (E if plan.reads_delta else 0)),
+        count.one_pass([plan.gpu.forward], _Traffic()),
+        count.one_pass(backward, delta),
+        kept + sum(map(count.derived, plan.core.derived)),
     )
 
 
 def _backward_kernels(backward: Graph) -> list[Graph]:
-    """One kernel sweeps rows for tiles of keys, the other keys for tiles of rows; both compute the scores."""
-    by_rows = tuple(name for name in backward.outputs if Axis.ROW in backward[name].axes)
-    by_columns = tuple(name for name in backward.outputs if Axis.ROW not in backward[name].axes)
-    return [Graph(backward, outputs) for outputs in (by_columns, by_rows) if outputs]
+    """One sweeps rows for tiles of keys, one keys for tiles of rows, and one sums into tables; each computes scores."""
+
+    def of(belongs: Callable[[tuple[Axis, ...]], bool]) -> tuple[str, ...]:
+        return tuple(name for name in backward.outputs if belongs(backward[name].axes))
+
+    by_columns = of(lambda axes: Axis.COLUMN in axes)
+    by_rows = of(lambda axes: Axis.ROW in axes or Axis.OFFSET in axes)
+    into_tables = of(lambda axes: Axis.TABLE in axes)
+    return [Graph(backward, outputs) for outputs in (by_columns, by_rows, into_tables) if outputs]
 
 
-def _flops(kernels: Iterable[Graph]) -> Formula:
-    """FLOPs of the products of one pair."""
-    total = sympy.Integer(0)
-    for graph in kernels:
-        for axis, count in product_widths(graph).items():
-            total += 2 * count * _WIDTHS[axis]
-    return sympy.factor_terms(total)
+class _Counter:
+    def __init__(self, plan: Plan) -> None:
+        self.core: Core = plan.core
+        self.data: dict[str, Data] = {each.name: each for each in plan.spec.data}
+        self.widths: dict[str, Formula] = {name: _length(axis) for name, axis in sizes_of(plan.core, self.data).items()}
+
+    def one_pass(self, kernels: list[Graph], start: _Traffic) -> Pass:
+        """What some kernels take together, and what moves before them."""
+        flops = sum((self._products(graph) for graph in kernels), sympy.Integer(0))
+        channels = sum((self._channels(graph) for graph in kernels), sympy.Integer(0))
+        return Pass(
+            sympy.factor_terms(flops),
+            sympy.factor_terms(channels),
+            self._traffic(kernels, start).bytes,
+        )
+
+    def derived(self, operand: Operand) -> Formula:
+        """The bytes that an operand takes which is computed from others; what is the same for all tokens is a view."""
+        assert operand.value is not None
+        same_for_all = side_of(operand.value, self.data) is Side.NONE
+        tokens = sympy.Integer(1) if same_for_all else _tokens(operand.kind)
+        heads = HEADS if self._differs_by_head(operand.value) else sympy.Integer(1)
+        own = SIZE * self.widths[operand.width or "e"] if operand.kind.is_vector else sympy.Integer(_REAL)
+        return heads * tokens * own
+
+    def _differs_by_head(self, expr: Expr) -> bool:
+        read = [self.data[each.name] for each in walk(expr) if isinstance(each, Vector | Token | Entry)]
+        return Name.HEAD in names_in(expr) or any(Size.HEADS in each.axes for each in read)
+
+    def _products(self, graph: Graph) -> Formula:
+        """FLOPs of the products of one pair."""
+        return sum(2 * count * self.widths[width] for width, count in product_widths(graph).items())
+
+    def _channels(self, graph: Graph) -> Formula:
+        """Operations of the formulas that are summed channel by channel."""
+        total = sympy.Integer(0)
+        for node in graph:
+            if node.op in (Op.CHANNELS, Op.SPREAD):
+                around = 1 if node.op is Op.CHANNELS else 2  # the sum; a product with the number of the pair before it
+                total += self.widths[width_in(graph, node)] * (_operations(node.value) + around)
+        return total
+
+    def _traffic(self, kernels: Iterable[Graph], start: _Traffic) -> _Traffic:
+        """What kernels read and write, each tensor once a kernel."""
+        rows, columns, row_numbers, column_numbers, tables = astuple(start)
+        for graph in kernels:
+            read = [node for node in graph if node.op in (Op.OPERAND, Op.STATISTIC)]
+            for node in (*read, *(graph[name] for name in graph.outputs)):
+                match node.axes:
+                    case (Axis.TABLE,):
+                        tables += self._table(node.name)
+                    case (Axis.ROW,):
+                        row_numbers += 1
+                    case (Axis.COLUMN,):
+                        column_numbers += 1
+                    case (Axis.OFFSET,):
+                        row_numbers, column_numbers = row_numbers + 1, column_numbers + 1
+                    case (Axis.ROW, _):
+                        rows += self.widths[node.width or "e"]
+                    case _:
+                        columns += self.widths[node.width or "e"]
+        return _Traffic(rows, columns, row_numbers, column_numbers, tables)
+
+    def _table(self, name: str) -> Formula:
+        """The numbers of a table, given by its name or by that of its gradient."""
+        table = next(each for each in self.core.of_kind(Kind.TABLE) if name in (each.name, gradient_name(each.name)))
+        return math.prod(map(_length, self.data[table.source or table.name].axes), start=sympy.Integer(1))
 
 
 @dataclass(frozen=True, slots=True)
 class _Traffic:
-    """Elements that move for each row and for each key, and numbers that move for each row."""
+    """Elements that move for each row and for each key of a head, numbers that do, and numbers of tables in all."""
 
     rows: Formula = 0
     columns: Formula = 0
     row_numbers: Formula = 0
+    column_numbers: Formula = 0
+    tables: Formula = 0
 
     @property
     def bytes(self) -> Formula:
         vectors = N * sympy.factor_terms(self.rows) + M * sympy.factor_terms(self.columns)
-        return HEADS * (SIZE * vectors + _REAL * N * self.row_numbers)
+        numbers = N * sympy.factor_terms(self.row_numbers) + M * self.column_numbers
+        return HEADS * (SIZE * vectors + _REAL * numbers) + _REAL * self.tables
 
 
-def _traffic(kernels: Iterable[Graph], start: _Traffic) -> _Traffic:
-    """What kernels read and write, each tensor once a kernel."""
-    rows, columns, row_numbers = start.rows, start.columns, start.row_numbers
-    for graph in kernels:
-        read = [node for node in graph if node.op in (Op.OPERAND, Op.STATISTIC)]
-        for node in (*read, *(graph[name] for name in graph.outputs)):
-            width = _width(node)
-            if width is None:
-                row_numbers += 1
-            elif Axis.ROW in node.axes:
-                rows += width
-            else:
-                columns += width
-    return _Traffic(rows, columns, row_numbers)
+def _tokens(kind: Kind) -> Formula:
+    """How many tokens or distances an operand has."""
+    if kind is Kind.OFFSET_NUMBER:
+        return N + M
+    return N if kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER) else M
 
 
-def _width(node: Node) -> Formula | None:
-    return next((_WIDTHS[axis] for axis in node.axes if axis in _WIDTHS), None)
+def _length(axis: Size | int) -> Formula:
+    return sympy.Integer(axis) if isinstance(axis, int) else sympy.sympify(_SIZES[axis])
+
+
+def _operations(expr: Expr) -> int:
+    """The operations of a formula: everything that is made of something else, lookups aside."""
+    return sum(1 for node in walk(expr) if children(node) and not isinstance(node, Entry))
 
 
 def formula(expr: Formula) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from attncc.graph.ir import Graph
-from attncc.graph.ops import Axis, Op
+from attncc.graph.ir import Graph, Node
+from attncc.graph.ops import Op
+from attncc.graph.widths import sizes_of
+from attncc.plan.model import Plan
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
 from attncc.spec.expr import TRUE, Binary, BinaryOp, Call, Const, Name, Symbol
 from attncc.spec.text import text
@@ -97,15 +99,28 @@ def _kept(touched: Interval) -> str | None:
             return None
 
 
-def product_widths(graph: Graph) -> Counter[Axis]:
-    """How many products of each width, d or e, a visited pair takes part in."""
-    products = (node for node in graph if node.op in (Op.DOT, Op.CONTRACT))
-    widths = (Axis.FEATURE, Axis.VALUE)
-    return Counter(axis for node in products for axis in graph[node.inputs[-1]].axes if axis in widths)
+def product_widths(graph: Graph) -> Counter[str]:
+    """How many products of each width a visited pair takes part in, by the names of widths."""
+    return Counter(width_in(graph, node) for node in graph if node.op in (Op.DOT, Op.CONTRACT))
 
 
-def cost_sentence(forward: Graph) -> str:
+def width_in(graph: Graph, node: Node) -> str:
+    """The name of the width that a product or a sum over channels goes through."""
+    widths = (node.width, *(graph[name].width for name in reversed(node.inputs)))
+    return next(each for each in widths if each is not None)
+
+
+def cost_sentence(plan: Plan) -> str:
     """What a forward pass spends, in words that need no algebra: `explain` has the formulas."""
+    forward = plan.gpu.forward
+    sizes = sizes_of(plan.core, {each.name: each for each in plan.spec.data})
+
+    def length(width: str) -> str:
+        size = sizes[width]
+        return str(size) if isinstance(size, int) else size.value
+
     counts = product_widths(forward)
-    flops = " + ".join(f"{2 * counts[axis]}·{axis.value}" for axis in Axis if counts[axis])
-    return f"{flops} flops forward for each visited pair; nothing of size n·m is stored."
+    flops = " + ".join(f"{2 * counts[width]}·{length(width)}" for width in sorted(counts))
+    channels = {length(width_in(forward, node)): None for node in forward.find(Op.CHANNELS)}
+    beside = f", and {' + '.join(channels)} channels one by one" if channels else ""
+    return f"{flops} flops forward for each visited pair{beside}; nothing of size n·m is stored."

@@ -71,3 +71,21 @@ class Plan:
     tiles: tuple[Tiles, ...]
     slabs: Slabs
     warnings: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Several plans, one for each branch of a spec; what their outputs are combined to stands in the spec."""
+
+    spec: Spec
+    branches: tuple[tuple[str, Plan], ...]
+    own_warnings: tuple[Diagnostic, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """Its own and those of every branch, each once."""
+        of_branches = (each for _, plan in self.branches for each in plan.warnings)
+        return tuple(dict.fromkeys((*self.own_warnings, *of_branches)))
+
+
+Planned = Plan | Mixture

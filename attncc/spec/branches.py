@@ -9,8 +9,8 @@ from keyword import iskeyword
 from attncc.diagnostics import Diagnostic, Label
 from attncc.spec.body import BodyResolver, data_of
 from attncc.spec.core_fields import FieldResolver, data_read, read_data
-from attncc.spec.data import Data
-from attncc.spec.expr import Expr, Output
+from attncc.spec.data import RESERVED, Data
+from attncc.spec.expr import Expr, Or, Output
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.fields import FieldName
 from attncc.spec.model import Spec
@@ -20,6 +20,7 @@ from attncc.spec.words import Words, taken
 from attncc.syntax import tree
 
 _MOST = 8
+_RESERVED = RESERVED | {"out", "options"}  # what the emitted function holds beside the outputs of branches
 _OUTSIDE = (FieldName.ALIGN, FieldName.COMBINE)  # fields of the attention as a whole
 _OF_WEIGHT = (FieldName.WEIGHT, FieldName.NORMALIZE)
 
@@ -57,7 +58,8 @@ class BranchResolver:
         combine = self._combine(outer, {branch.name.text: branch for branch in self.branches})
         read = {each.name: each for spec in found.values() for each in spec.data}
         data = tuple(each for each in (*data_of({}).values(), *declared) if each.name in read or each in declared)
-        spec = replace(base, data=data, branches=tuple(found.items()), combine=combine)
+        pattern = Or(tuple(spec.pattern for spec in found.values()))
+        spec = replace(base, pattern=pattern, data=data, branches=tuple(found.items()), combine=combine)
         return spec
 
     def _is_free(self, name: tree.Identifier, found: dict[str, Spec]) -> bool:
@@ -65,7 +67,7 @@ class BranchResolver:
         self.errors += taken(name)
         if name.text in self.bindings or name.text in found:
             self._error("E203", f"`{name.text}` is defined twice", Label(name.span, "defined again here"))
-        if iskeyword(name.text) or name.text.startswith("_"):
+        if iskeyword(name.text) or name.text.startswith("_") or name.text in _RESERVED:
             label = Label(name.span, "expected another name")
             self._error("E217", f"a branch cannot be named `{name.text}`", label)
         if len(found) >= _MOST:

@@ -34,6 +34,7 @@ from attncc.spec.model import Align, Spec
 from attncc.spec.parameters import ParameterResolver
 from attncc.spec.scope import Bindings
 from attncc.spec.sides import Side, side_of
+from attncc.spec.widths import NoFit, demands_of
 from attncc.spec.words import Words, nearest
 from attncc.syntax import tree
 
@@ -76,6 +77,7 @@ class FieldResolver:
         )
         self._check_affine(spec, fields)
         self._check_row(spec, bindings)
+        self._check_widths(spec, bindings)
         return spec
 
     def fields(
@@ -251,17 +253,38 @@ class FieldResolver:
             if not isinstance(node, RowSum):
                 pending += children(node)
 
+    def _check_widths(self, spec: Spec, bindings: Bindings) -> None:
+        """Vectors that meet have as many features, as far as the spec alone says how many."""
+        if self.errors:
+            return
+        data = data_of(bindings)
+        for field in (spec.score, spec.weight, spec.normalizer, spec.value):
+            try:
+                demands_of((field,), data)
+            except NoFit as reason:
+                place = reason.place.span or field.span or spec.span
+                labels = [Label(place, reason.label)]
+                if place.source != self.source and field.span is not None and field.span.source == self.source:
+                    labels.insert(0, Label(field.span, "in this use"))
+                self._error("E205", reason.message, *labels)
+                return
+
     def _error(
         self, code: str, message: str, *labels: Label, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()
     ) -> None:
         self.errors.append(Diagnostic(code, message, labels, notes, helps))
 
 
+def read_fields(spec: Spec) -> tuple[Expr, ...]:
+    """The formulas that weights and values are made of: a score that none of them reads is not among them."""
+    fields = (spec.weight, spec.normalizer, spec.value)
+    reads_score = any(Name.SCORE in names_in(expr) for expr in fields)
+    return (spec.score, *fields) if reads_score else fields
+
+
 def data_read(spec: Spec) -> frozenset[str]:
     """The names of the data that weights and values are made of."""
-    fields = [spec.weight, spec.normalizer, spec.value]
-    if any(Name.SCORE in names_in(expr) for expr in fields):
-        fields.append(spec.score)
+    fields = read_fields(spec)
     return frozenset(node.name for expr in fields for node in walk(expr) if isinstance(node, Vector | Token | Entry))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from keyword import iskeyword
 
 from attncc.diagnostics import Diagnostic, Label, Span
-from attncc.spec.data import Axis, Data, Role, Size
+from attncc.spec.data import RESERVED, Axis, Data, Role, Size
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.scope import Bindings
 from attncc.spec.words import nearest, taken
@@ -15,6 +15,15 @@ from attncc.syntax import tree
 _SIZES = {each.value: each for each in Size}
 _OF_CALL = (Size.BATCH, Size.QUERIES, Size.KEYS)  # what a module cannot know when it is made
 _MOST_ENTRIES = 1 << 28  # of a parameter, in the axes whose lengths are known
+
+
+def _not_an_argument(name: str) -> str | None:
+    """Why emitted functions cannot have an argument of that name."""
+    if iskeyword(name):
+        return "is a keyword of Python"
+    if name.startswith("_"):
+        return "begins with `_`"
+    return "means something else there" if name in RESERVED else None
 
 
 class Declarations:
@@ -52,8 +61,7 @@ class Declarations:
         if name.text in seen:
             labels = (Label(name.span, "declared again here"), Label(seen[name.text], "first declared here"))
             self._error("E203", f"`{name.text}` is declared twice", *labels)
-        elif iskeyword(name.text) or name.text.startswith("_"):
-            reason = "is a keyword of Python" if iskeyword(name.text) else "begins with `_`"
+        elif reason := _not_an_argument(name.text):
             note = f"it becomes an argument of a Python function, and `{name.text}` {reason}"
             label = Label(name.span, "expected another name")
             self._error("E217", f"declared data cannot be named `{name.text}`", label, notes=(note,))

@@ -58,6 +58,8 @@ class Spec:
     @property
     def names(self) -> frozenset[Name]:
         """Every symbol that the spec reads."""
+        if self.combine is not None:
+            return names_in(self.combine).union(*(branch.names for _, branch in self.branches))
         fields = (self.pattern, self.score, self.weight, self.normalizer, self.value)
         return frozenset(name for expr in fields for name in names_in(expr))
 

@@ -18,6 +18,9 @@ CASES = {
     "laplace": (),
     "gau": ("--m", "512", "--e", "128"),
     "streaming_sinks": ("-v",),
+    "additive": (),
+    "t5_bias": (),
+    "random_synthesizer": ("--n", "512"),
 }
 PER_HEAD = "attention per_head { pattern = causal & (h % 2 == 0 ? i - j < 64 : (i - j) % 64 == 0) }"
 
@@ -52,12 +55,14 @@ def test_json_has_stable_keys() -> None:
         "summary",
         "parameters",
         "sizes",
+        "data",
         "meaning",
         "plan",
         "derivation",
         "not_applied",
         "graphs",
         "head_classes",
+        "longest_call",
         "tiles",
         "cost",
         "saved",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attncc.emit.module import emit
+from attncc.emit.combined import emit
 from attncc.plan.choose import plan
 from tests.modules import cut_small, load_module
 from tests.operands import CASES, dense, inputs
@@ -195,10 +195,11 @@ def _prepared(module: ModuleType, data: tuple[Tensor, ...]) -> tuple[Any, ...]:
 # --- results ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lengths", [None, torch.tensor([17, 9])], ids=["all keys", "some keys"])
 @pytest.mark.parametrize("name", CASES)
-def test_weights_make_the_result(name: str, modules: Callable[..., ModuleType]) -> None:
+def test_weights_make_the_result(name: str, lengths: Tensor | None, modules: Callable[..., ModuleType]) -> None:
     module, data = modules(name), inputs(CASES[name], 12, 17)
-    lengths, values = torch.tensor([17, 9]), data["v"].repeat_interleave(2, 1)
+    values = data["v"].repeat_interleave(2, 1)
     asked = module.weights.__code__.co_varnames[: module.weights.__code__.co_argcount]
     found = module.weights(*(data[key] for key in asked), rows=slice(2, 9), kv_lengths=lengths)
     if name == "derived_values":

@@ -261,11 +261,12 @@ def test_autocast_allows_mixed_dtypes(modules: Callable[[str], Built]) -> None:
 def test_weights_are_the_oracles(name: str, modules: Callable[[str], Built]) -> None:
     built = modules(name)
     q, k, v = operands(40, 52, dtype=torch.float64)
-    options: dict[str, Any] = {"kv_lengths": torch.tensor([52, 31]), "q_start": torch.tensor([12, 3])}
-    expected = dense(built.spec, q, k, v, **options).weights
-    for rows in (slice(0, 16), slice(8, None, 5), slice(None)):
-        found = built.module.weights(q, k, rows=rows, **options)
-        torch.testing.assert_close(found, expected[:, :, rows], rtol=1e-9, atol=1e-12)
+    given: dict[str, Any] = {"kv_lengths": torch.tensor([52, 31]), "q_start": torch.tensor([12, 3])}
+    for options in (given, {}):
+        expected = dense(built.spec, q, k, v, **options).weights
+        for rows in (slice(0, 16), slice(8, None, 5), slice(None)):
+            found = built.module.weights(q, k, rows=rows, **options)
+            torch.testing.assert_close(found, expected[:, :, rows], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("q_start", [7, torch.tensor([7, -4]), torch.tensor([0, 30], dtype=torch.int32)], ids=str)

@@ -113,7 +113,7 @@ def _t5(heads: int, name: str, bucket: Expr, buckets: int, pattern: Expr, text: 
         return q, k, v, tensors["w.relative_attention_bias.weight"].T
 
     spec = spec_of(Size.HEADS, buckets, name="bias", pattern=pattern, score=op("+", DOT, entry))
-    return Peer(name, spec, operands, arguments, output_projection("o"), compilable=False, text=text)
+    return Peer(name, spec, operands, arguments, output_projection("o"), text=text)
 
 
 # Softmax with a learned sink
@@ -133,7 +133,7 @@ def _sinks(name: str, pattern: Expr, text: str) -> Peer:
 
     normalizer = op("+", ROWS, call("exp", Entry("sink", (H,))))
     spec = spec_of(Size.HEADS, name="sink", pattern=pattern, score=op("*", SCALE, DOT), normalizer=normalizer)
-    return Peer(name, spec, operands, finish=output_projection("o_proj"), compilable=False, text=text)
+    return Peer(name, spec, operands, finish=output_projection("o_proj"), text=text)
 
 
 # Gated attention units
@@ -169,7 +169,7 @@ def _gated(name: str, bucket: Expr, pattern: Expr, weight: Expr, text: str, **ar
     """(dot + 4 · bias) / m without a row sum; 4 is the root of the model's width."""
     score = op("/", op("+", DOT, op("*", 4, Entry("bias", (H, bucket)))), M)
     spec = spec_of(Size.HEADS, 32, name="bias", pattern=pattern, score=score, weight=weight, normalizer=Const(1))
-    return Peer(name, spec, gated_operands, arguments, gated_output, compilable=False, text=text)
+    return Peer(name, spec, gated_operands, arguments, gated_output, text=text)
 
 
 def synthesizer_operands(tensors: Tensors) -> Operands:
@@ -232,7 +232,6 @@ LEARNED: tuple[Peer, ...] = (
         ),  # the usual score, which the weight does not read
         synthesizer_operands,
         finish=lambda tensors, out: join_heads(out),
-        compilable=False,
         text="param R[H, 40, 40]\nweight = R[h, i, j]\nnormalize = none",
     ),
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attncc.emit.module import emit
+from attncc.emit.combined import emit
 from attncc.plan.choose import plan
 from tests.modules import load_module
 from tests.peers.cases import PEERS

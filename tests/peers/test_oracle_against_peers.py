@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attncc.check.oracle import dense, related
-from attncc.diagnostics import AttnError
 from attncc.spec.expr import TRUE, Const, Name, Symbol
 from tests.peers.cases import MASKS, PEERS, Mask, from_text
 from tests.peers.common import Peer, assert_agrees
@@ -25,7 +24,6 @@ def test_layers(peer: Peer, dtype: torch.dtype) -> None:
     assert_agrees(peer, attention, dtype)
 
 
-@pytest.mark.xfail(raises=AttnError, strict=False, reason="declared data are not part of the syntax yet")
 @pytest.mark.parametrize("peer", LEARNED, ids=lambda peer: peer.name)
 def test_texts_mean_what_their_expressions_do(peer: Peer) -> None:
     spec = from_text(peer.text)

@@ -1,0 +1,128 @@
+"""Plan → module: that of a core, or for several branches one module in which what they share stands once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from attncc.emit.arguments import Arguments
+from attncc.emit.finish import finish
+from attncc.emit.header import derivation, docstring, header
+from attncc.emit.module import emit_core, render
+from attncc.emit.prologue import CombinedOutputs
+from attncc.emit.torch_library import library
+from attncc.emit.units import Unit, laid_out, renamed, shared, units_of
+from attncc.plan.model import Mixture, Plan, Planned
+from attncc.spec.data import Size
+from attncc.spec.expr import Merge, walk
+from attncc.spec.model import Align
+from attncc.spec.text import text as spec_text
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How a branch is called for its output."""
+
+    name: str
+    function: str
+    data: str
+    reads_scale: bool
+    gives_lse: bool
+
+
+def emit(plan: Planned) -> str:
+    """The module's text, formatted; the same for the same plan."""
+    return _emit_branches(plan) if isinstance(plan, Mixture) else emit_core(plan)
+
+
+def _emit_branches(mixture: Mixture) -> str:
+    parts = [units_of(emit_core(plan, name)) for name, plan in mixture.branches]
+    taken = {name for units in parts for unit in units for name in unit.names}
+    called = {name: f"_{name}" if f"_{name}" not in taken else f"_{name}_branch" for name, _ in mixture.branches}
+    modules = [_private(units, called[name]) for units, (name, _) in zip(parts, mixture.branches, strict=True)]
+    alike = shared(modules) if len(modules) > 1 else frozenset()
+    every = {unit.names: unit for units in modules for unit in units if unit.names}
+    common = [unit for names, unit in every.items() if alike.issuperset(names)]
+    once = [name for units in modules for unit in units for name in unit.names]
+    clashing = frozenset(name for name in once if once.count(name) > 1) - alike
+    sections = [_heading("what the branches share"), laid_out(common)] if common else []
+    for (name, plan), units in zip(mixture.branches, modules, strict=True):
+        own = [unit for unit in units if not (unit.names and alike.issuperset(unit.names))]
+        sections += _section(name, plan, own, clashing)
+    combined = CombinedOutputs(mixture)
+    function = combined.text()
+    arguments = Arguments(mixture.spec)
+    left = {each.name for each in mixture.spec.data} - {
+        each.name for _, plan in mixture.branches for each in plan.spec.data
+    }
+    used = combined.used | ({"_expect_data"} if left else set())
+    known = set(once) - clashing
+    helpers = [unit for unit in units_of(library(frozenset(used))) if known.isdisjoint(unit.names)]
+    values = _values(mixture, arguments, combined.outputs, called)
+    values |= {"sections": "\n\n\n".join(sections), "helpers": laid_out(helpers), "function": function}
+    values["checks"] = arguments.checks_of(left) if left else ""
+    values["needs_math"] = any("math." in section for section in sections)
+    return finish(render("combined.py.jinja", values))
+
+
+def _private(units: Sequence[Unit], called: str) -> list[Unit]:
+    """A branch's units, with its functional form under the branch's name; its module is that of all branches."""
+    names = {"attention": called, "weights": f"{called}_weights"}
+    found = []
+    for unit in units:
+        match unit.names:
+            case ("Attention",):
+                continue
+            case ("attention" | "weights" as name,):
+                text = unit.text.replace(f"def {name}(", f"def {names[name]}(", 1)
+                found.append(Unit((names[name],), text, unit.is_kernel))
+            case _:
+                found.append(unit)
+    return found
+
+
+def _section(branch: str, plan: Plan, units: Sequence[Unit], clashing: frozenset[str]) -> list[str]:
+    """What is a branch's own, under names of its own where other branches have the same."""
+    names = {name: f"_{branch}{name}" for name in clashing}
+    heading = _heading(f"the branch `{branch}`: {spec_text(plan.spec.pattern)}")
+    texts = laid_out([replace(unit, text=renamed(unit.text, names)) for unit in units])
+    return [f"{heading}\n{derivation(plan.steps)}", texts]
+
+
+def _heading(text: str) -> str:
+    return f"# --- {text} ".ljust(100, "-")
+
+
+def _values(
+    mixture: Mixture, arguments: Arguments, outputs: Sequence[str], called: Mapping[str, str]
+) -> dict[str, object]:
+    spec = mixture.spec
+    assert spec.combine is not None
+    merged = {name for node in walk(spec.combine) if isinstance(node, Merge) for name in node.branches}
+    sizes = arguments.sizes
+    return {
+        "spec": spec,
+        "header": header(spec, mixture.branches),
+        "docstring": docstring(spec),
+        "data": [each.name for each in spec.data],
+        "data_words": arguments.words(),
+        "calls": [
+            Call(
+                name,
+                called[name],
+                ", ".join(each.name for each in plan.spec.data),
+                plan.spec.reads_scale,
+                name in merged,
+            )
+            for name, plan in mixture.branches
+        ],
+        "outputs": outputs,
+        "has_lse": isinstance(spec.combine, Merge),
+        "combine": spec_text(spec.combine),
+        "rows": arguments.rows.name,
+        "batch": sizes[Size.BATCH],
+        "width": sizes[Size.WIDTH],
+        "default_start": "0" if spec.align is Align.START else f"k_start + {sizes[Size.KEYS]} - {sizes[Size.QUERIES]}",
+        "default_start_words": "0" if spec.align is Align.START else "so that rows and keys end together",
+        "attention_class": arguments.module(),
+    }

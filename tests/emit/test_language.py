@@ -1,0 +1,82 @@
+"""Small specs, each with a turn of the language that the catalogue lacks, against dense attention in float64."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncc.check.oracle import dense
+from tests.modules import build
+
+BODIES = {
+    "a normaliser that falls with the sum": "normalize = -rows",
+    "a sum that is left out": "normalize = 3 - rows + rows",
+    "a sum times a length": "normalize = rows * n",
+    "a sum times a number of visible keys": "normalize = rows * valid",
+    "a feature of the query": "score = q[i, 2] * dot(q, k)",
+    "a feature whose place depends on the distance": "score = q[i, (i - j) % 4]",
+    "a sum times whole constants of heads": "normalize = rows * scale * [1, 2, 3, 4][h]",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_results_and_gradients(name: str, tmp_path: Path) -> None:
+    built = build(f"attention turn {{ {BODIES[name]} }}", tmp_path)
+    generator = torch.Generator().manual_seed(3)
+    sizes = {"q": (2, 4, 9, 6), "k": (2, 2, 12, 6), "v": (2, 2, 12, 6)}
+    shapes = [sizes.get(each.name) or _sizes(each.axes) for each in built.spec.data]
+    own = [torch.randn(each, generator=generator, dtype=torch.float64, requires_grad=True) for each in shapes]
+    other = [each.detach().clone().requires_grad_() for each in own]
+    lengths = torch.tensor([12, 7])
+    out = built.module.attention(*own, kv_lengths=lengths)
+    expected = dense(built.spec, *other, kv_lengths=lengths).out
+    torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-11)
+    for found, wanted in zip(_slopes(out, own), _slopes(expected, other), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
+
+
+def _sizes(axes: tuple[object, ...]) -> list[int]:
+    known = {"B": 2, "H": 4, "n": 9, "m": 12, "d": 6, "e": 6}
+    return [axis if isinstance(axis, int) else known[axis.value] for axis in axes]  # type: ignore[attr-defined]
+
+
+def _slopes(out: torch.Tensor, data: list[torch.Tensor]) -> list[torch.Tensor]:
+    found = torch.autograd.grad(out.sin().sum(), data, allow_unused=True)
+    return [torch.zeros_like(x) if grad is None else grad for x, grad in zip(data, found, strict=True)]
+
+
+REFUSED = {
+    "a matrix whose columns are fewer than k's": (
+        "param W[H, d, 5]; score = dot(q @ W[h], k)",
+        "k is [2, 4, 9, 6], expected a width of 5, to fit W",
+    ),
+    "a product with the values": (
+        "score = dot(q, v)",
+        "q is [2, 4, 9, 6], expected a width of 3, to fit v",
+    ),
+    "values in place of keys": (
+        "param W[H, d, 4]; value = v @ W[h]",
+        "v is [2, 4, 9, 3], expected a width of 6, to fit W",
+    ),
+    "a feature that q lacks": ("score = q[i, 6]", "q is [2, 4, 9, 6], expected feature 6, which the spec reads"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_widths_that_do_not_meet_are_refused(name: str, tmp_path: Path) -> None:
+    body, message = REFUSED[name]
+    built = build(f"attention turn {{ {body} }}", tmp_path)
+    given = {"q": torch.randn(2, 4, 9, 6), "k": torch.randn(2, 4, 9, 6), "v": torch.randn(2, 4, 9, 3)}
+    data = [given[each.name] if each.name in given else torch.randn(_sizes(each.axes)) for each in built.spec.data]
+    with pytest.raises(ValueError, match=re.escape(f"turn: {message}")):
+        built.module.attention(*data)
+
+
+def test_an_odd_width_is_not_turned(tmp_path: Path) -> None:
+    built = build("attention turn { score = dot(rotate_half(q), k) }", tmp_path)
+    x = torch.randn(1, 2, 4, 5)
+    with pytest.raises(ValueError, match="expected an even width, of which the spec turns pairs"):
+        built.module.attention(x, x, x)
