@@ -30,5 +30,6 @@ CODES: dict[str, str] = {
     "E302": "a vector of a pair where one of a token is needed",
     "E303": "branches that cannot be merged",
     "W301": "an exponential that can overflow",
+    "W302": "declared data that nothing reads",
     "E901": "a file cannot be read or written",
 }

@@ -148,7 +148,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     "E217": Explanation(
         "The name of an attention becomes the name of a Python module, so it is no keyword of Python, begins with a "
         "letter, has at most 64 characters, and hides none of the modules that emitted code imports (`torch`, "
-        "`triton`, `math`, `functools`, `typing`).",
+        "`triton`, `math`, `functools`, `typing`). Declared data become arguments of a Python function: they have no "
+        "name that means something else there, such as `scale`, `form` or `rows`.",
         "attention class { pattern = causal }",
         "attention classes { pattern = causal }",
     ),
@@ -181,10 +182,10 @@ EXPLANATIONS: dict[str, Explanation] = {
         "`merge` makes one attention of several: weights and sums of rows are added before the division. So each "
         "branch has to divide by the sum of weights that are never negative, as softmax does. Branches that divide "
         "by nothing or by a number are added.",
-        "attention a {\n  branch x { weight = relu(score); normalize = none }\n  branch y { pattern = causal }\n"
-        "  combine = merge(x, y)\n}",
-        "attention a {\n  branch x { weight = relu(score); normalize = rows }\n  branch y { pattern = causal }\n"
-        "  combine = merge(x, y)\n}",
+        "attention a {\n  branch near { weight = relu(score); normalize = none }\n  branch far { pattern = causal }\n"
+        "  combine = merge(near, far)\n}",
+        "attention a {\n  branch near { weight = relu(score); normalize = rows }\n  branch far { pattern = causal }\n"
+        "  combine = merge(near, far)\n}",
     ),
     "W301": Explanation(
         "A dot product has no largest value, and exp(x) of 32 bits ends at x = 88, of float16 at x = 11. Beyond, the "
@@ -193,6 +194,12 @@ EXPLANATIONS: dict[str, Explanation] = {
         "overflows. Elsewhere the module is right for small exponents only: keep them small, or bound them.",
         _one("weight = exp(score); normalize = none"),
         _one("weight = exp(min(score, 11)); normalize = none"),
+    ),
+    "W302": Explanation(
+        "An argument that changes nothing is most often a forgotten term. Data count as read where weights, the "
+        "normaliser, the value or `combine` read them; a `score` that the weight does not read is not read either.",
+        _one("param bias[H, 8]; score = scale * dot(q, k)"),
+        _one("param bias[H, 8]; score = scale * dot(q, k) + bias[h, clip(i - j, 0, 7)]"),
     ),
     "E901": Explanation(
         "A file or folder cannot be read or written, or is not UTF-8 text. Nothing was changed.",

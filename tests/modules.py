@@ -20,16 +20,32 @@ SPECS = ROOT / "specs"
 
 # Parameters with which every bound of a pattern lies within a few dozen positions.
 SMALL: dict[str, dict[str, object]] = {
+    "additive": {},
     "alibi": {},
+    "axial": {"width": 9},
     "block_diagonal": {"c": 24},
     "causal": {},
+    "cosine": {},
+    "differential": {},
     "dilated_window": {"taps": 7, "step": 3},
+    "factorized_dense": {"a": 8, "b": 5},
+    "factorized_synthesizer": {"length": 140, "rank": 8},
     "full": {},
     "gau": {},
+    "gau_bias": {"buckets": 8, "farthest": 20},
+    "gau_toeplitz": {"farthest": 20},
+    "head_mixture": {"l": 9},
     "laplace": {},
+    "laplace_bias": {"c": 24},
+    "learned_sink": {},
     "longformer": {"w": 9, "g": 3},
     "look_around": {"c": 16},
+    "non_local_concat": {},
+    "non_local_dot": {},
     "prefix_lm": {"p": 21},
+    "random_synthesizer": {"length": 80},
+    "relative_toeplitz": {"farthest": 9},
+    "rope": {},
     "sigmoid": {},
     "sliding_window": {"w": 19},
     "soft_cap": {"cap": 2.5},
@@ -38,6 +54,8 @@ SMALL: dict[str, dict[str, object]] = {
     "sparse_strided": {"l": 11},
     "streaming_sinks": {"s": 2, "w": 17},
     "symmetric_window": {"w": 13},
+    "t5_bias": {"buckets": 8, "farthest": 20},
+    "t5_bias_encoder": {"buckets": 8, "farthest": 20},
 }
 
 

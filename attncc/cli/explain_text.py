@@ -36,7 +36,7 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
         *([["Backward graph: its gradient", *_indent(found["graphs"]["backward"])]] if verbose else []),
         ["Ranges of a tile of rows first … last", *_ranges(found["head_classes"], "by_row")],
         *([["Ranges of a tile of keys first … last", *_ranges(found["head_classes"], "by_column")]] if verbose else []),
-        ["Proven", *_facts(found["head_classes"])],
+        ["Proven", *_facts(found["head_classes"]), _whole_numbers(found["longest_call"])],
         [_at_sizes(found["sizes"]), *_tiles(found["tiles"])],
         ["Cost of a batch entry", *_cost(found["cost"])],
         ["Kept for backward, beside the arguments", *_saved(found)],
@@ -145,6 +145,14 @@ def _class_facts(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _whole_numbers(longest: int | None) -> str:
+    if longest is None:
+        return (
+            "  not that 32 bits hold every whole number of the kernels: some have no bound that follows from the spec"
+        )
+    return f"  32 bits hold every whole number of the kernels where positions and lengths are below {longest:,}"
+
+
 def _at_sizes(sizes: dict[str, int]) -> str:
     return f"At n = {sizes['n']}, m = {sizes['m']}, {sizes['heads']} heads, d = {sizes['d']}, e = {sizes['e']}"
 
@@ -203,7 +211,7 @@ def _saved(found: dict[str, Any]) -> list[str]:
     )
     if found["saved"]["derived"]:
         rows.append(
-            "  (plain operations of torch derive operands from arguments; what autograd keeps of these is beside)"
+            "  (plain operations of torch derive operands from arguments; what autograd keeps of those comes on top)"
         )
     return rows
 

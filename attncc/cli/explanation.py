@@ -10,6 +10,7 @@ from attncc.graph.ir import Graph, show
 from attncc.plan.cost import Cost, Formula, Pass, cost, formula, value
 from attncc.plan.density import density, members
 from attncc.plan.describe import interval_text, kept_by_decoder, plan_sentence
+from attncc.plan.int32 import longest_call
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.ranges import HeadClass, Segment
 from attncc.spec.data import Size
@@ -68,6 +69,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "head_classes": [
             _head_class(each, own) for each, own in zip(plan.domain.classes, members(heads, plan.domain), strict=True)
         ],
+        "longest_call": longest_call(plan),
         "tiles": asdict(found) | {"waste": round(found.waste, 4)},
         "cost": _cost(cost(plan), sizes, found.touched * found.rows * found.columns),
         "saved": {

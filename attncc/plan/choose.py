@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
 from attncc.graph.core import Core
@@ -12,8 +14,10 @@ from attncc.plan.model import Mixture, Passes, Plan, Planned, Slabs
 from attncc.plan.overflow import overflows
 from attncc.plan.ranges import Domain
 from attncc.plan.tiles import tiles_for
+from attncc.plan.unread import unread
 from attncc.rewrite.backward import Gradients, differentiate
 from attncc.rewrite.engine import rewrite
+from attncc.rewrite.exponential import never_negative
 from attncc.rewrite.finish import finish
 from attncc.rewrite.laws import LAWS
 from attncc.spec.expr import Expr, Merge, walk
@@ -29,8 +33,9 @@ def plan(spec: Spec) -> Planned:
         AttnError: as `plan_core`, and E303 when branches are merged whose rows have no sum that is proven positive.
     """
     if spec.combine is None:
-        return plan_core(spec)
-    mixture = Mixture(spec, tuple((name, plan_core(branch)) for name, branch in spec.branches))
+        planned = plan_core(spec)
+        return replace(planned, warnings=(*planned.warnings, *unread(spec)))
+    mixture = Mixture(spec, tuple((name, plan_core(branch)) for name, branch in spec.branches), unread(spec))
     _check_merges(mixture)
     return mixture
 
@@ -65,7 +70,8 @@ def plan_core(spec: Spec) -> Plan:
     dense = build(core)
     graph, steps, refusals = rewrite(dense, LAWS)
     by_domain, not_by_domain = domain_steps(domain, spec.pattern, graph)
-    gradients = differentiate(graph)
+    at_least_zero = (each.name for each in core.derived if each.value is not None and never_negative(each.value))
+    gradients = differentiate(graph, frozenset(at_least_zero))
     gpu = _passes(gradients, use_base_two=True)
     return Plan(
         spec=spec,

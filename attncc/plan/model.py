@@ -79,11 +79,13 @@ class Mixture:
 
     spec: Spec
     branches: tuple[tuple[str, Plan], ...]
+    own_warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
-        """The warnings of every branch, each once."""
-        return tuple(dict.fromkeys(each for _, plan in self.branches for each in plan.warnings))
+        """Its own and those of every branch, each once."""
+        of_branches = (each for _, plan in self.branches for each in plan.warnings)
+        return tuple(dict.fromkeys((*self.own_warnings, *of_branches)))
 
 
 Planned = Plan | Mixture

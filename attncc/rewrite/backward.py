@@ -52,14 +52,19 @@ class Gradients:
     has_lse: bool  # the row's log-sum-exp means something: N_i is a sum of weights that are never negative
 
 
-def differentiate(forward: Graph) -> Gradients:
-    """The backward graph of `forward` for every operand; numbers that jump have the derivative 0."""
-    return _Backward(forward).run()
+def differentiate(forward: Graph, at_least_zero: frozenset[str] = frozenset()) -> Gradients:
+    """The backward graph of `forward` for every operand; numbers that jump have the derivative 0.
+
+    Args:
+        at_least_zero: operands of numbers that are proven never to be negative.
+    """
+    return _Backward(forward, at_least_zero).run()
 
 
 class _Backward:
-    def __init__(self, forward: Graph) -> None:
+    def __init__(self, forward: Graph, at_least_zero: frozenset[str]) -> None:
         self.forward = forward
+        self.at_least_zero = at_least_zero
         self.with_peak = "peak" in forward
         self.nodes: dict[str, Node] = {}
         self.saved: list[str] = []
@@ -72,7 +77,7 @@ class _Backward:
         sums = {node.inputs[0]: node.name for node in forward.find(Op.SUM) if node.name.startswith("rows")}
         in_norm = self._numbers_of_norm()
         reads_delta = bool(sums) or bool(in_norm)
-        has_lse = bool(sums) and weights_never_negative(forward)
+        has_lse = bool(sums) and weights_never_negative(forward, self.at_least_zero)
         self._copy_pair_nodes()
         values = forward[self._contracting().inputs[1]]
         self._add(Node(name="d_out", op=Op.OPERAND, axes=(Axis.ROW, Axis.VALUE), width=values.width))

@@ -15,11 +15,14 @@ from attncc.spec.expr import (
     Const,
     Expr,
     Indicator,
+    Let,
     Local,
     Name,
     Negate,
+    Reduce,
     Select,
     Symbol,
+    Table,
     names_in,
     rebuild,
     walk,
@@ -243,7 +246,16 @@ def never_negative(expr: Expr, known: frozenset[str] = frozenset()) -> bool:
                 Name.VALUE_WIDTH,
                 Name.VALID,
                 Name.J,
+                Name.COUNT,
             )
+        case Let(value=value):
+            return never_negative(value, known)
+        case Indicator():
+            return True
+        case Table(values=values):
+            return min(values) >= 0
+        case Reduce(vector=vector):
+            return never_negative(vector, known)
         case Local(name=local):
             return local in known
         case Call(function="exp" | "exp2" | "sigmoid" | "relu" | "abs" | "sqrt" | "softplus"):

@@ -176,9 +176,14 @@ def _names(nodes: tuple[Node, ...]) -> tuple[str, ...]:
     return tuple(node.name for node in nodes)
 
 
-def weights_never_negative(graph: Graph) -> bool:
-    """Whether every summed weight is proven >= 0, so that the normaliser is one and has a logarithm."""
-    known: set[str] = set()
+def weights_never_negative(graph: Graph, at_least_zero: frozenset[str]) -> bool:
+    """Whether every summed weight is proven >= 0, so that the normaliser is one and has a logarithm.
+
+    Args:
+        graph: a forward graph.
+        at_least_zero: its operands that are known to be.
+    """
+    known = set(at_least_zero)
     for node in graph:
         if node.op is Op.NUMBER and never_negative(node.value, frozenset(known)):
             known.add(node.name)

@@ -62,6 +62,7 @@ def test_json_has_stable_keys() -> None:
         "not_applied",
         "graphs",
         "head_classes",
+        "longest_call",
         "tiles",
         "cost",
         "saved",

@@ -1,0 +1,37 @@
+"""Random specs of several branches against the dense oracle: the torch form.
+
+As in `test_random_language`, a draw is its number, and ATTNCC_DRAWS=2000 makes so many.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncc.check.properties import causality, empty_rows
+from attncc.diagnostics import AttnError
+from tests.modules import build, cut_small
+from tests.random_branches import random_branches_spec
+from tests.test_random_language import LENGTHS, compare_one, draws, picker
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", draws(40), ids=lambda number: f"draw-{number}")
+def test_torch(number: int, tmp_path: Path) -> None:
+    pick = picker(number)
+    text = random_branches_spec(pick)
+    try:
+        built = build(text, tmp_path)
+    except AttnError as error:
+        codes = {each.code for each in error.diagnostics}
+        assert codes <= {"E301"}, f"{text}\n{error}"
+        return
+    if pick((True, False)):
+        cut_small(built.module)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        compare_one(text, built, pick, "torch", dtype, LENGTHS)
+    for probe in (causality, empty_rows):
+        found = probe(built.module, built.spec, "torch")
+        assert found is None or found.ok, f"{text}\n{found.text}"
