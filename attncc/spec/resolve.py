@@ -18,11 +18,10 @@ from attncc.spec.parameters import ParameterResolver
 from attncc.spec.scope import Bound
 from attncc.spec.unused import faults_of, without_use
 from attncc.spec.used import with_used
-from attncc.spec.words import Words, words_of
+from attncc.spec.words import LONGEST_NAME, Words, words_of
 from attncc.syntax import tree
 from attncc.syntax.parse import MOST_ERRORS, parse
 
-_LONGEST_NAME = 64
 _IMPORTED = (
     "functools",
     "math",
@@ -146,13 +145,12 @@ class _AttentionResolver:
             reason = f"emitted modules import `{name.text}`, and a module of that name would hide it"
         elif name.text.startswith("_"):
             reason = "names of emitted modules begin with a letter"
-        elif len(name.text) > _LONGEST_NAME:
-            reason = f"it has {len(name.text)} characters; at most {_LONGEST_NAME} make a file name everywhere"
+        elif len(name.text) > LONGEST_NAME:
+            reason = f"it has {len(name.text)} characters; at most {LONGEST_NAME} make a file name everywhere"
         if reason is not None:
-            shown = name.text if len(name.text) <= _LONGEST_NAME else name.text[:8] + "…"
             label = Label(name.span, "expected a name for a Python module")
             helps = ("choose another name",)
-            self._error("E217", f"an attention cannot be named `{shown}`", label, notes=(reason,), helps=helps)
+            self._error("E217", f"an attention cannot be named `{name.text}`", label, notes=(reason,), helps=helps)
 
     def check_unused(self, definitions: Sequence[tree.Definition]) -> None:
         """Check the words of the file that the attention does not reach."""

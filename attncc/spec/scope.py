@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from attncc.diagnostics import Diagnostic, Label, Source, Span
-from attncc.spec.data import Data
+from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     Channel,
     Entry,
@@ -21,10 +21,10 @@ from attncc.spec.expr import (
     children,
     type_of,
     varies_by_feature,
-    walk,
 )
 from attncc.spec.fields import FieldName
-from attncc.spec.words import Words
+from attncc.spec.text import text as expr_text
+from attncc.spec.words import Words, taken
 from attncc.syntax import tree
 
 
@@ -43,6 +43,7 @@ class Function:
 Bound = Expr | Data | Function
 Bindings = Mapping[str, Bound | None]
 
+_FEATURES = (Size.WIDTH, Size.VALUE_WIDTH)
 LARGEST = {FieldName.PATTERN: 2000}  # parts of an expression with every word expanded; a spec is one page
 LARGEST_NUMBER = 400
 DEEPEST = 50  # expressions within expressions, through words too; later stages walk them recursively
@@ -76,7 +77,7 @@ class Scope(ABC):
         """A predicate."""
         expr = self.expr(node, bindings, where)
         if varies_by_feature(expr):
-            self._vector_found(expr, node.span, "predicate", where)
+            self._vector_found(expr, node.span, "predicate", where, bindings)
         if type_of(expr) is not Type.BOOL:
             help_ = "compare it with another number, for instance `… < 8`"
             label = "expected a predicate, found a number"
@@ -94,7 +95,7 @@ class Scope(ABC):
         """A number of a pair, a row or a token."""
         expr = self.as_value(node, bindings, where)
         if type_of(expr) is Type.VECTOR:
-            self._vector_found(expr, node.span, "number", where)
+            self._vector_found(expr, node.span, "number", where, bindings)
         return expr
 
     def as_value(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
@@ -116,7 +117,14 @@ class Scope(ABC):
             self.fail("E205", message, node.span, text="expected a vector, such as `q`", helps=helps)
         return expr
 
-    def _vector_found(self, expr: Expr, span: Span, wanted: str, where: FieldName) -> NoReturn:
+    def _vector_found(self, expr: Expr, span: Span, wanted: str, where: FieldName, bindings: Bindings) -> NoReturn:
+        for entry in _vectors(expr):
+            data = bindings.get(entry.name)
+            if isinstance(entry, Entry) and isinstance(data, Data) and data.axes[-1] not in _FEATURES:
+                indices = [*map(expr_text, entry.indices), "h" if data.axes[-1] is Size.HEADS else "…"]
+                message = f"`{data.name}` lacks an index, which makes it a vector, but a {wanted} is wanted here"
+                help_ = f"write `{data.name}[{', '.join(indices)}]`"
+                self.fail("E205", message, entry.span or span, text="its last axis has no index", helps=(help_,))
         what = describe_vector(expr)
         pairs = where in (FieldName.SCORE, FieldName.WEIGHT)
         helps = ("take a dot product: `dot(q, k)`",) if pairs else ()
@@ -144,6 +152,13 @@ class Scope(ABC):
             depth = 1 + max((each for _, each in inner), default=0)
             known = self._sizes[id(expr)] = (expr, size, depth)  # keeps the node alive, so that its id stays its own
         return known[1:]
+
+    def free_name(self, name: tree.Identifier) -> None:
+        """Refuse a variable that is named like something of the language."""
+        found = taken(name)
+        if found:
+            self.errors += found
+            raise Stop
 
     # --- findings ---------------------------------------------------------------------------------------------
 
@@ -183,6 +198,16 @@ class Scope(ABC):
         return (Label(own[-1], "in this use"), Label(place.span, text), *others)
 
 
+def _vectors(expr: Expr) -> Iterator[Vector | Entry]:
+    """The vectors that make an expression one, each as often as it stands there."""
+    if isinstance(expr, Vector | Entry):
+        yield expr
+        return
+    for child in (expr.vector,) if isinstance(expr, MatMul) else children(expr):
+        if varies_by_feature(child):
+            yield from _vectors(child)
+
+
 def describe_vector(expr: Expr) -> str:
     """What a vector is, as the subject of a sentence."""
     match expr:
@@ -194,5 +219,5 @@ def describe_vector(expr: Expr) -> str:
             return f"`{name}` is a vector"
         case Rotate() | MatMul() | Channel():
             return "this is a vector"
-    read = sorted({node.name for node in walk(expr) if isinstance(node, Vector)})
+    read = sorted({node.name for node in _vectors(expr)})
     return f"this is a vector made of {' and '.join(f'`{name}`' for name in read)}" if read else "this is a vector"
