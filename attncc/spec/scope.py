@@ -14,6 +14,7 @@ from attncc.spec.expr import (
     Channel,
     Entry,
     Expr,
+    Let,
     MatMul,
     Rotate,
     Type,
@@ -45,7 +46,8 @@ Bindings = Mapping[str, Bound | None]
 
 _FEATURES = (Size.WIDTH, Size.VALUE_WIDTH)
 LARGEST = {FieldName.PATTERN: 2000}  # parts of an expression with every word expanded; a spec is one page
-LARGEST_NUMBER = 400
+LARGEST_NUMBER = 400  # a vector that `let` names is one part of what reads it: its token is worked on before pairs are
+LARGEST_WITH_LETS = 4000
 DEEPEST = 50  # expressions within expressions, through words too; later stages walk them recursively
 TOO_DEEP = f"with every word expanded it has more than {DEEPEST} levels"
 
@@ -65,7 +67,7 @@ class Scope(ABC):
         self._open: list[str] = []  # the words being expanded, outermost first
         self._calls: list[Span] = []  # where each of them was called
         self._depth = 0
-        self._sizes: dict[int, tuple[Expr, int, int]] = {}  # nodes and depth by identity
+        self._sizes: dict[int, tuple[Expr, int, int, int]] = {}  # by identity
 
     @abstractmethod
     def expr(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
@@ -135,22 +137,28 @@ class Scope(ABC):
 
     def check_size(self, expr: Expr, span: Span, where: FieldName) -> None:
         """Refuse what later stages could only work through slowly."""
-        size, depth = self._measure(expr)
+        own, size, depth = self._measure(expr)
         most = LARGEST.get(where, LARGEST_NUMBER)
-        if size > most:
-            note = f"with every word expanded it has more than {most} parts"
-            self.fail("E213", "the expression grows too large", span, notes=(note,))
+        for found, limit, what in ((own, most, "word"), (size, LARGEST_WITH_LETS, "`let`")):
+            if found > limit:
+                note = f"with every {what} expanded it has more than {limit} parts"
+                self.fail("E213", "the expression grows too large", span, notes=(note,))
         if depth > DEEPEST:
             self.fail("E213", "the expression is nested too deep", span, notes=(TOO_DEEP,))
 
-    def _measure(self, expr: Expr) -> tuple[int, int]:
-        """How many nodes an expression has, shared ones counted each time, and how deep they are nested."""
+    def _measure(self, expr: Expr) -> tuple[int, int, int]:
+        """How many nodes an expression has, without and with those of vectors that have names, and how deep it is.
+
+        What is shared counts each time.
+        """
         known = self._sizes.get(id(expr))
         if known is None:
             inner = [self._measure(child) for child in children(expr)]
-            size = 1 + sum(each for each, _ in inner)
-            depth = 1 + max((each for _, each in inner), default=0)
-            known = self._sizes[id(expr)] = (expr, size, depth)  # keeps the node alive, so that its id stays its own
+            is_named = isinstance(expr, Let) and type_of(expr) is Type.VECTOR
+            own = 1 if is_named else 1 + sum(each for each, _, _ in inner)
+            size = 1 + sum(each for _, each, _ in inner)
+            depth = 1 + max((each for _, _, each in inner), default=0)
+            known = self._sizes[id(expr)] = (expr, own, size, depth)  # kept alive, so that its id stays its own
         return known[1:]
 
     def free_name(self, name: tree.Identifier) -> None:
