@@ -16,6 +16,10 @@ BODIES = {
     "a sum that is left out": "normalize = 3 - rows + rows",
     "a sum times a length": "normalize = rows * n",
     "a sum times a number of visible keys": "normalize = rows * valid",
+    "words on words on words": (
+        "param gain[d] = 1, b[H, d]; let q = rotated(q, i); let k = rotated(k, j); let q = rms_norm(q) * gain; "
+        "let k = rms_norm(k) * gain + b[h]; score = 3 * dot(unit(q), unit(k))"
+    ),
     "a feature of the query": "score = q[i, 2] * dot(q, k)",
     "a feature whose place depends on the distance": "score = q[i, (i - j) % 4]",
     "a sum times whole constants of heads": "normalize = rows * scale * [1, 2, 3, 4][h]",
