@@ -102,7 +102,9 @@ TAKEN_NAMES = frozenset(
 )
 
 # How the graph names what it makes of quantities and operands.
-_MADE = re.compile(r"(d|dot|part_of|slope|rows|weight|inverse|exponent)_.*|.*_(\d+|kept|term|constant|factor|total|entry)")
+_MADE = re.compile(
+    r"(d|dot|part_of|slope|rows|weight|inverse|exponent)_.*|.*_(\d+|kept|term|constant|factor|total|entry)"
+)
 
 
 def is_taken(name: str) -> bool:
