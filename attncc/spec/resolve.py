@@ -50,8 +50,9 @@ def resolve(file: tree.File, overrides: Mapping[str, str]) -> Spec:
         AttnError: with every independent finding (E2xx).
     """
     definitions, missing = with_used(file)
+    if missing:  # most of what else could be found would follow from it
+        raise _all(file.source, missing)
     words, errors = words_of(definitions)
-    errors = (*missing, *errors)
     attentions = [each for each in file.definitions if isinstance(each, tree.Attention)]
     if len(attentions) != 1:
         raise _all(file.source, (*errors, _not_one(file, attentions)))
@@ -77,6 +78,9 @@ def _not_one(file: tree.File, attentions: list[tree.Attention]) -> Diagnostic:
     if not attentions:
         start = Label(Span(file.source, 1, 1, 1, 2), "expected `attention name { … }` somewhere in the file")
         help_ = "the shortest spec is `attention full {}`"
+        if any(isinstance(each, tree.Word | tree.SimilarityWord) for each in file.definitions):
+            name = file.source.name.replace("\\", "/").rsplit("/", 1)[-1]
+            help_ = f'words are taken into a file with an attention by `use "{name}"`'
         return Diagnostic("E215", "the file defines no attention", (start,), helps=(help_,))
     labels = tuple(
         Label(each.name.span, "another one" if at else "the second one") for at, each in enumerate(attentions[1:])
