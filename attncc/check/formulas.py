@@ -404,7 +404,7 @@ def _is_moderate(number: Number) -> bool:
 def _is_spread(shape: torch.Size, pairs: torch.Size) -> bool:
     """Whether a vector of one token is spread over the tokens of the other side."""
     own, joint = ((1,) * (5 - len(each)) + tuple(each) for each in (shape, pairs))
-    return own[2:4] != (1, 1) and own[2:4] != joint[2:4]
+    return own[2:4] != joint[2:4] or joint[2:4] == (1, 1)
 
 
 def _rotated(layout: str, vector: Number) -> Number:

@@ -88,7 +88,7 @@ def _texts(files: tuple[str, ...], stdin_filename: str) -> tuple[dict[Source, st
     if "-" in files:
         data = sys.stdin.buffer.read()
         return {text_of(BytesIO(data), stdin_filename): data.decode("utf-8")}, []
-    sources, faults = sources_of(files, stdin_filename)
+    sources, faults = sources_of(files, stdin_filename, words=True)
     return {each: (on_disk(Path(each.name)) or b"").decode("utf-8") for each in sources}, faults
 
 

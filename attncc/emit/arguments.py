@@ -192,6 +192,9 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 if scale:
                     writer.line("self.scale = scale")
                 writer.line("self.form = form")
+                for size in sizes:
+                    writer.line(f'_expect_number("{size}", {size}, 1)')
+                    writer.line(f"self.{size} = {size}")
                 for each in learned:
                     shape = ", ".join(str(_WORDS.get(axis, axis)) for axis in each.axes)  # type: ignore[arg-type]
                     shape = shape or "()"
@@ -216,7 +219,7 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 writer.line(f"return attention({', '.join(passed)}, form=self.form, **options)")
             writer.line()
             with writer.block("def extra_repr(self) -> str:"):
-                about = "scale={self.scale}, form={self.form}" if scale else "form={self.form}"
+                about = ", ".join(f"{name}={{self.{name}}}" for name in [*sizes, *(["scale"] if scale else []), "form"])
                 writer.line(f'return f"{about}"')
         return writer.text()
 

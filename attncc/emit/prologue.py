@@ -119,11 +119,12 @@ class Prologue:
             if isinstance(each, Entry)
         ]
         for entry in dict.fromkeys(entries):
-            for index, axis, place in indexed(entry, self.operands.data[entry.name]):
+            source = core[entry.name].source or entry.name
+            for index, axis, place in indexed(entry, self.operands.data[source]):
                 given = substitute(index, values)
                 side = side_of(given, self.operands.data)
                 if side is not Side.PAIR and not proven(index, axis):
-                    tokens.checked(entry.name, given, axis, place, of_distance=side is Side.OFFSET)
+                    tokens.checked(source, given, axis, place, of_distance=side is Side.OFFSET)
 
 
 def indexed(entry: Entry, data: Data, features: int = 0) -> list[tuple[Expr, Size | int, int]]:

@@ -8,6 +8,7 @@ autograd differentiates.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -99,3 +100,13 @@ TAKEN_NAMES = frozenset(
     # of the kernels
     "alive by_slab done in_rows key_numbers keys part statistics step tile".split()
 )
+
+# How the graph names what it makes of quantities and operands.
+_MADE = re.compile(
+    r"(d|dot|part_of|slope|rows|weight|inverse|exponent)_.*|.*_(\d+|kept|term|constant|factor|total|entry)"
+)
+
+
+def is_taken(name: str) -> bool:
+    """Whether an operand needs another name."""
+    return name in TAKEN_NAMES or _MADE.fullmatch(name) is not None

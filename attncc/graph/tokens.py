@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from attncc.graph.core import TAKEN_NAMES, Core, Kind, Operand
+from attncc.graph.core import Core, Kind, Operand, is_taken
 from attncc.graph.widths import as_wide_as
 from attncc.spec.data import Size
 from attncc.spec.expr import (
@@ -73,6 +73,7 @@ _SUFFIX = {
     Kind.ROW_NUMBER: "of_row",
     Kind.COLUMN_NUMBER: "of_key",
     Kind.OFFSET_NUMBER: "by_offset",
+    Kind.TABLE: "table",
 }
 
 
@@ -171,8 +172,8 @@ class _Splitter:
                 reason = f"`{function}` of a vector that depends on both tokens has to be a sum"
                 raise Mixed(vector if vector.span else expr, reason)
             case Entry(name=name, indices=indices):
-                self._add(Operand(name, Kind.TABLE, source=name))
-                return Entry(name, tuple(self._number(each) for each in indices), whole=expr.whole, span=expr.span)
+                own = self._direct(name, Kind.TABLE)
+                return Entry(own, tuple(self._number(each) for each in indices), whole=expr.whole, span=expr.span)
             case _:
                 return rebuild(expr, self._number)
 
@@ -283,7 +284,7 @@ class _Splitter:
 
     def _free(self, name: str, kind: Kind) -> str:
         suffix = f"_{_SUFFIX[kind]}"
-        if (name in self.operands or name in TAKEN_NAMES) and not name.endswith(suffix):
+        if (name in self.operands or is_taken(name)) and not name.endswith(suffix):
             name += suffix
         at, candidate = 1, name
         while candidate in self.operands or (candidate in self.data and candidate != name):

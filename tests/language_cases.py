@@ -1,0 +1,60 @@
+"""Small specs as text that once were compiled wrongly, or not at all; the key says what each is about."""
+
+from __future__ import annotations
+
+CASES: dict[str, str] = {
+    "a score of the query alone has gradients": """
+  input g[B, H, n]
+  param heat[H] = 0.5
+  weight = exp(score) * sigmoid(g)
+  score = tanh(g) * heat[h]
+  normalize = 1""",
+    "a score of the key alone": """
+  param tau = 0.5
+  score = largest(k) / 4
+  normalize = rows + count * exp(tau)""",
+    "a feature chosen by the head": """
+  input u[B, H, n, 8]
+  score = scale * dot(q, k) + u[i, h % 8]""",
+    "features compared with features": """
+  score = sum(q > k ? q : 0.5 * k) / 4""",
+    "a number inside a sum over channels": """
+  input s[B, H, m]
+  score = sum(tanh(s * q + k)) / d""",
+    "a learned number inside a sum over channels": """
+  param heat[H] = 0.5
+  score = sum(tanh(q * k + heat[h])) / d""",
+    "d, where no vector is so wide": """
+  input p[B, n, d], u[B, H, n, 8], w[B, H, m, 8]
+  score = (sum(p) / d - dot(u, w)) / d
+  value = w""",
+    "e, where values have another width": """
+  let q = unit(q)
+  let k = unit(k)
+  score = 3 * dot(q, k) * e / d
+  value = k""",
+    "scale, d and e without q, k and v": """
+  input u[B, H, n, 8], w[B, H, m, 8]
+  score = scale * dot(u, w)
+  value = w
+  normalize = rows + d + e""",
+    "vectors of queries without heads": """
+  input p[B, n, d], w[B, H, m, 8]
+  param a[H, d], heat[H] = 0.5
+  score = heat[h] * log(1 + abs(i - j)) + dot(p, a[h]) / d
+  value = w""",
+    "a square matrix": """
+  param M[d, d]
+  score = scale * dot(q @ M, k)""",
+    "tables with names that launches use": """
+  param grid[5, 4], entry[H, 3], exponent_kept[7]
+  score = scale * dot(q, k) + grid[i % 5, j % 4] + entry[h, (i + j) % 3] + exponent_kept[(2 * i + j) % 7]""",
+    "a norm inside a choice by feature": """
+  let q = unit(q)
+  score = sum(q > k ? q : 0.5 * k)""",
+}
+
+
+def text_of(name: str) -> str:
+    """The spec of a case."""
+    return f"attention found {{{CASES[name]}\n}}\n"
