@@ -166,12 +166,12 @@ MECHANISMS = {
     ),
     "table by numbers of rows and keys": Mechanism(
         spec_of(
-            op("+", PRODUCT, Entry("b", (Token("own", whole=True), Token("other", whole=True)))),
-            given("own", Size.BATCH, H, Size.QUERIES),
+            op("+", PRODUCT, Entry("b", (Token("mine", whole=True), Token("other", whole=True)))),
+            given("mine", Size.BATCH, H, Size.QUERIES),
             given("other", Size.BATCH, H, Size.KEYS),
             param("b", 3, 4),
         ),
-        lambda row: scaled(row) + row.x["b"][row.x["own"].long()[..., None], row.x["other"].long()[..., None, :]],
+        lambda row: scaled(row) + row.x["b"][row.x["mine"].long()[..., None], row.x["other"].long()[..., None, :]],
     ),
     "table and no keys": Mechanism(spec_of(TABLE, param("b", 8, 8)), lambda row: row.x["b"][row.i % 8, row.j % 8]),
     "table and bias, no softmax": Mechanism(
@@ -242,7 +242,7 @@ def make_operands(plan: Plan, call: Sizes, seed: int) -> dict[str, Tensor]:
         value = torch.randn(shape, generator=generator, dtype=torch.float64)
         if each.name == "heat":
             value = value.abs() + 0.5
-        if each.name in ("own", "other"):
+        if each.name in ("mine", "other"):
             value = value.abs().clamp(max=1).round()
         made[each.name] = value.to(call.dtype if each.kind.is_vector else torch.float32)
         if call.lengths and each.kind in (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER):
