@@ -6,9 +6,11 @@ text with one primary and any number of secondary labels, states facts in notes 
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import dataclass, field
 
+_LONG_NAME = re.compile(r"`(\w{32})\w{33,}`")
 _WIDEST = 110  # columns of a source line that are shown
 
 
@@ -104,7 +106,7 @@ def render(diagnostic: Diagnostic) -> str:
         lines += _excerpt(diagnostic.labels)
     lines += [f"  = note: {note}" for note in diagnostic.notes]
     lines += [f"  = help: {help_}" for help_ in diagnostic.helps]
-    return "\n".join(lines)
+    return "\n".join(_LONG_NAME.sub(r"`\1…`", line) for line in lines)
 
 
 def _excerpt(labels: tuple[Label, ...]) -> list[str]:

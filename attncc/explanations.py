@@ -51,8 +51,8 @@ EXPLANATIONS: dict[str, Explanation] = {
         _one("pattern = causal"),
     ),
     "E202": Explanation(
-        "An attention has the fields pattern, score, weight, normalize, similarity and align, and nothing else; "
-        "`align` is `start` or `end`. Everything else that a spec says is an expression inside one of them.",
+        "An attention has the fields pattern, score, weight, normalize, similarity, value, combine and align, and "
+        "nothing else; `align` is `start` or `end`. `combine` goes with branches, and branches with it.",
         _one("mask = causal"),
         _one("pattern = causal"),
     ),
@@ -71,7 +71,9 @@ EXPLANATIONS: dict[str, Explanation] = {
     ),
     "E205": Explanation(
         "q, k and v are vectors, and a weight is a number of one pair. The way from one to the other is the dot "
-        "product, `dot(q, k)`: the query's vector first, then the key's.",
+        "product, `dot(q, k)`: the query's vector first, then the key's. Vectors that meet feature by feature have the "
+        "same width. Declared data without the index of their last axis are vectors: `a` of `param a[H]` is one of H "
+        "numbers, and `a[h]` is the number of the head.",
         _one("score = q"),
         _one("score = scale * dot(q, k)"),
     ),
@@ -149,7 +151,8 @@ EXPLANATIONS: dict[str, Explanation] = {
         "The name of an attention becomes the name of a Python module, so it is no keyword of Python, begins with a "
         "letter, has at most 64 characters, and hides none of the modules that emitted code imports (`torch`, "
         "`triton`, `math`, `functools`, `typing`). Declared data become arguments of a Python function: they have no "
-        "name that means something else there, such as `scale`, `form` or `rows`.",
+        "name that means something else there, such as `scale`, `form` or `rows`, and parameters none that "
+        "`torch.nn.Module` has, such as `forward`.",
         "attention class { pattern = causal }",
         "attention classes { pattern = causal }",
     ),
@@ -163,7 +166,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     "E219": Explanation(
         "`use` takes the words of another file: its patterns, functions and similarities. The path is looked up beside "
         "the file that asks, then in the directories of the environment variable ATTNCC_PATH. No file may use itself, "
-        "directly or through others.",
+        "directly or through others. What is wrong in a used file is told by the name of that file.",
     ),
     "E301": Explanation(
         "No query is related to any key, for any lengths, so every output would be 0. Two conditions exclude each "

@@ -421,6 +421,9 @@ def _expect_number(name, x, least):
     traced = isinstance(x, torch.SymInt)
     if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
         expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
         raise ValueError(f"differential: {name} is {x!r}, expected {expected}")
 
 
@@ -2257,7 +2260,8 @@ def _expect_data(name, x, sizes, axes, kind, q):
     elif kind == "vectors":
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
     else:
-        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, f"float32 or {q.dtype}")
+        either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
+        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
 
 
 def _combined(
@@ -2374,6 +2378,8 @@ class Attention(nn.Module):
         super().__init__()
         self.scale = scale
         self.form = form
+        _expect_number("d", d, 1)
+        self.d = d
         self.a1 = nn.Parameter(torch.empty(d))
         self.b1 = nn.Parameter(torch.empty(d))
         self.a2 = nn.Parameter(torch.empty(d))
@@ -2405,4 +2411,4 @@ class Attention(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        return f"scale={self.scale}, form={self.form}"
+        return f"d={self.d}, scale={self.scale}, form={self.form}"

@@ -1138,7 +1138,8 @@ def _expect_data(name, x, sizes, axes, kind, q):
     elif kind == "vectors":
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
     else:
-        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, f"float32 or {q.dtype}")
+        either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
+        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
 
 
 def _positions(count, start, starts, device):
@@ -1408,6 +1409,9 @@ def _expect_number(name, x, least):
     traced = isinstance(x, torch.SymInt)
     if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
         expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
         raise ValueError(f"gau_bias: {name} is {x!r}, expected {expected}")
 
 

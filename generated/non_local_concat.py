@@ -959,7 +959,8 @@ def _expect_data(name, x, sizes, axes, kind, q):
     elif kind == "vectors":
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
     else:
-        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, f"float32 or {q.dtype}")
+        either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
+        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
 
 
 def _hidden(kv_lengths, m, device):
@@ -1186,6 +1187,9 @@ def _expect_number(name, x, least):
     traced = isinstance(x, torch.SymInt)
     if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
         expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
         raise ValueError(f"non_local_concat: {name} is {x!r}, expected {expected}")
 
 
@@ -1336,6 +1340,10 @@ class Attention(nn.Module):
         super().__init__()
         self.scale = scale
         self.form = form
+        _expect_number("heads", heads, 1)
+        self.heads = heads
+        _expect_number("d", d, 1)
+        self.d = d
         self.a = nn.Parameter(torch.empty(heads, d))
         self.b = nn.Parameter(torch.empty(heads, d))
         self.reset_parameters()
@@ -1350,4 +1358,4 @@ class Attention(nn.Module):
         return attention(q, k, v, self.a, self.b, scale=self.scale, form=self.form, **options)
 
     def extra_repr(self) -> str:
-        return f"scale={self.scale}, form={self.form}"
+        return f"heads={self.heads}, d={self.d}, scale={self.scale}, form={self.form}"

@@ -894,7 +894,8 @@ def _expect_data(name, x, sizes, axes, kind, q):
     elif kind == "vectors":
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
     else:
-        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, f"float32 or {q.dtype}")
+        either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
+        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
 
 
 def _positions(count, start, starts, device):
@@ -1132,6 +1133,9 @@ def _expect_number(name, x, least):
     traced = isinstance(x, torch.SymInt)
     if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
         expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
         raise ValueError(f"random_synthesizer: {name} is {x!r}, expected {expected}")
 
 
@@ -1267,6 +1271,8 @@ class Attention(nn.Module):
     def __init__(self, *, heads: int, form: str | None = None):
         super().__init__()
         self.form = form
+        _expect_number("heads", heads, 1)
+        self.heads = heads
         self.R = nn.Parameter(torch.empty(heads, 512, 512))
         self.reset_parameters()
 
@@ -1279,4 +1285,4 @@ class Attention(nn.Module):
         return attention(q, v, self.R, form=self.form, **options)
 
     def extra_repr(self) -> str:
-        return f"form={self.form}"
+        return f"heads={self.heads}, form={self.form}"

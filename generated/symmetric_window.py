@@ -1211,6 +1211,9 @@ def _expect_number(name, x, least):
     traced = isinstance(x, torch.SymInt)
     if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
         expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
         raise ValueError(f"symmetric_window: {name} is {x!r}, expected {expected}")
 
 

@@ -36,6 +36,10 @@ from torch import Tensor
 def _wide(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
 
+
+def _unrounded(out, residual):
+    return out.float() + residual if residual.shape[-1] else out.float()
+
 """
 
 

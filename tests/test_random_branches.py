@@ -11,23 +11,16 @@ import pytest
 import torch
 
 from attncc.check.properties import causality, empty_rows
-from attncc.diagnostics import AttnError
-from tests.modules import build, cut_small
+from tests.modules import cut_small
 from tests.random_branches import random_branches_spec
-from tests.test_random_language import LENGTHS, compare_one, draws, picker
+from tests.test_random_language import LENGTHS, compare_one, drawn, draws, picker
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", draws(40), ids=lambda number: f"draw-{number}")
 def test_torch(number: int, tmp_path: Path) -> None:
     pick = picker(number)
-    text = random_branches_spec(pick)
-    try:
-        built = build(text, tmp_path)
-    except AttnError as error:
-        codes = {each.code for each in error.diagnostics}
-        assert codes <= {"E301"}, f"{text}\n{error}"
-        return
+    text, built = drawn(pick, tmp_path, random_branches_spec)
     if pick((True, False)):
         cut_small(built.module)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):

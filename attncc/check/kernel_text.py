@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,8 @@ class TileLoop:
 class KernelText:
     """One kernel with every function that it calls; those of branches begin with the branch's name.
 
-    `digest` names this very text. `shape` is the same for texts that differ in numbers alone: these compile to the
-    same program up to constants. `size` grows with the number of operations.
+    `digest` names this very text. `shape` is the same for texts that differ in numbers and in names of operands and
+    values alone: these compile to the same program up to constants. `size` grows with the number of operations.
     """
 
     module: str
@@ -66,6 +66,7 @@ def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
 
 def _kernel(module: str, name: str, functions: dict[str, ast.FunctionDef]) -> KernelText:
     parts = _reachable(f"_{name}_kernel", functions)
+    vectors = frozenset(_vectors(parts))
     branch, _ = in_branch(name)
 
     def plain(node: ast.AST) -> str:
@@ -75,10 +76,10 @@ def _kernel(module: str, name: str, functions: dict[str, ast.FunctionDef]) -> Ke
         module=module,
         kernel=name,
         digest=_hash(plain(_without_docstring(part)) for part in parts),
-        shape=_hash(plain(_Numbers().visit(_without_docstring(part))) for part in parts),
+        shape=_hash([_renamed([ast.dump(_Numbers().visit(_without_docstring(part))) for part in parts], vectors)]),
         size=sum(1 for part in parts for _ in ast.walk(part)),
         loops=tuple(_loops(functions[f"_{name}_kernel"], functions)),
-        vectors=frozenset(_vectors(parts)),
+        vectors=vectors,
     )
 
 
@@ -123,7 +124,34 @@ class _Numbers(ast.NodeTransformer):
         return ast.Constant(0) if is_number else node
 
 
-def _hash(texts: Iterator[str]) -> str:
+_NAME = re.compile(r"\b(id|arg|name)='(\w+)'")
+_TYPED = re.compile(r"(_ptr|_strides?|_size_\d+)$")  # what a name ends in says what type an argument has
+_OF_EVERY_KERNEL = frozenset(
+    "n m k_start q_start_ptr kv_lengths_ptr residual_ptr GROUP PRECISION BLOCK_M BLOCK_N".split()
+)
+
+
+def _renamed(dumps: list[str], vectors: frozenset[str]) -> str:
+    """Functions with numbers in place of the names that they give to operands and values."""
+    text = "\n".join(dumps)
+    given = set(re.findall(r"arg='(\w+)'|Name\(id='(\w+)', ctx=Store|FunctionDef\(name='(\w+)'", text))
+    own = {name for names in given for name in names if name} - _OF_EVERY_KERNEL
+    numbers: dict[str, str] = {}
+
+    def number(match: re.Match[str]) -> str:
+        name = match[2]
+        if name not in own:
+            return match[0]
+        if name not in numbers:
+            ending = _TYPED.search(name)
+            kind = ("BLOCK_" if name.startswith("BLOCK_") else "") + (ending[1] if ending else "")
+            numbers[name] = f"{len(numbers)}{kind}{' of vectors' if name in vectors else ''}"
+        return f"{match[1]}='{numbers[name]}'"
+
+    return _NAME.sub(number, text)
+
+
+def _hash(texts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 

@@ -42,9 +42,14 @@ stdin_option: Callable[[Any], Any] = click.option(
 )
 
 
-def sources_of(files: Iterable[str], stdin_filename: str) -> tuple[tuple[Source, ...], list[Diagnostic]]:
+def sources_of(
+    files: Iterable[str], stdin_filename: str, *, words: bool = False
+) -> tuple[tuple[Source, ...], list[Diagnostic]]:
     """The sources in files, in folders (every *.attn, by name), and on stdin (`-`), each file once; and an E901 for
     everything that cannot be read.
+
+    Args:
+        words: whether to take the files of a folder that hold words for others to use and no attention.
     """
     found: dict[str, Source] = {}
     faults: list[Diagnostic] = []
@@ -55,10 +60,23 @@ def sources_of(files: Iterable[str], stdin_filename: str) -> tuple[tuple[Source,
         for path in inside:
             try:
                 source = text_of(sys.stdin.buffer, stdin_filename) if path == "-" else read_source(path)
-                found.setdefault(source.name, source)
+                if words or path == given or not _has_words_alone(source):
+                    found.setdefault(source.name, source)
             except AttnError as error:
                 faults += error.diagnostics
     return tuple(found.values()), faults
+
+
+def _has_words_alone(source: Source) -> bool:
+    """Whether a file can be read and holds words, but no attention."""
+    from attncc.syntax import tree
+    from attncc.syntax.parse import parse
+
+    try:
+        definitions = parse(source).definitions
+    except AttnError:
+        return False
+    return bool(definitions) and not any(isinstance(each, tree.Attention) for each in definitions)
 
 
 def _inside(path: str) -> list[str]:

@@ -35,7 +35,7 @@ class Screen:
 
     def data(self, text: str) -> None:
         """Print what was asked for; headings stand out on a terminal."""
-        _print(text, sys.stdout, self._colored(sys.stdout), _style_data)
+        _print(text, sys.stdout, self.is_colored(sys.stdout), _style_data)
 
     def json(self, ok: bool, diagnostics: Iterable[Diagnostic] = (), **values: Any) -> None:
         """Print the one object of `--json`."""
@@ -50,7 +50,7 @@ class Screen:
 
     def warn(self, text: str) -> None:
         """Say what went wrong, on stderr, also when quiet."""
-        _print(text, sys.stderr, self._colored(sys.stderr), _style_diagnostic)
+        _print(text, sys.stderr, self.is_colored(sys.stderr), _style_diagnostic)
 
     def diagnostics(self, found: Iterable[Diagnostic]) -> None:
         """Print findings about a user's own text, unless told to be quiet about those that stop nothing."""
@@ -76,7 +76,8 @@ class Screen:
         if not self.quiet and not self.is_json and sys.stderr.isatty():
             click.echo(f"\r\x1b[K{text}", err=True, nl=False)
 
-    def _colored(self, stream: TextIO) -> bool:
+    def is_colored(self, stream: TextIO) -> bool:
+        """Whether text for a stream is coloured: as `--color` says, and by itself only in a terminal that can."""
         if self.color != "auto":
             return self.color == "always"
         return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

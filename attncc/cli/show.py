@@ -181,7 +181,7 @@ def _print(screen: Screen, spec: Spec, call: Call, found: Sequence[Look], *, dra
     from attncc.plan.mask import total
     from attncc.spec.text import text
 
-    colored = screen._colored(sys.stdout)
+    colored = screen.is_colored(sys.stdout)
     size = shutil.get_terminal_size((_WIDTH, 0)) if sys.stdout.isatty() else None
     terminal = Terminal(
         columns=(size.columns if size else _WIDTH) - 2,  # the drawing is set in by two

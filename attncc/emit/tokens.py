@@ -150,10 +150,18 @@ class TokenWriter(ExpressionWriter):
                 return _ATOM, f"_rotated_{layout}({self._vector(vector)})"
             case MatMul(vector=vector, matrix=matrix):
                 return self._product(vector, matrix)
+            case Binary(op=BinaryOp.FLOOR_DIVIDE, left=left, right=right) if not _is_integer(expr):
+                sides = [self._step(each) for each in (left, right)]
+                return 5, " // ".join(sides)
             case Width(vector=vector):
                 return _ATOM, f"{width_of(vector)}.shape[-1]"
             case _:
                 return super()._written(expr)
+
+    def _step(self, expr: Expr) -> str:
+        """A side of a quotient that is rounded down, which has no derivative: torch would refuse to take one."""
+        is_tensor = any(isinstance(each, _TENSORS) for each in _outside_widths(expr))
+        return f"({self.write(expr)}).detach()" if is_tensor else self.write(expr, 6)
 
     def _vector(self, expr: Expr, context: int = 0) -> str:
         """The text of a vector, of whose features `Channel` counts the places."""

@@ -87,7 +87,8 @@ def _expect_data(name, x, sizes, axes, kind, q):
     elif kind == "vectors":
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
     else:
-        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, f"float32 or {q.dtype}")
+        either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
+        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
 ''',
     "_positions": '''
 def _positions(count, start, starts, device):

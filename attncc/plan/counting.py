@@ -1,123 +1,17 @@
-"""Exact counts of a planned pattern in plain integers: bounds and predicates are evaluated, tiles and pairs counted."""
+"""Exact counts of a planned pattern in plain integers: tiles and related pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any
 
+from attncc.plan.evaluate import PAIRS_AT_ONCE, evaluate, on_arrays
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
 from attncc.spec.expr import (
-    And,
-    Binary,
-    BinaryOp,
-    Call,
-    Compare,
-    CompareOp,
-    Const,
     Expr,
-    Indicator,
     Name,
-    Negate,
-    Not,
-    Or,
-    Select,
-    Symbol,
-    Table,
     names_in,
 )
-
-_MOST_AT_ONCE = 1 << 20  # pairs looked at in one step
-
-
-def evaluate(expr: Expr, values: Mapping[Name, int]) -> int | bool:
-    """The value of a whole-number expression or predicate for given symbols; // and % are the floor forms."""
-    match expr:
-        case Const(value=value):
-            if isinstance(value, float):
-                raise TypeError(f"{value} is not a whole number")
-            return value
-        case Symbol(name=name):
-            return values[name]
-        case Negate(operand=operand):
-            return -evaluate(operand, values)
-        case Binary(op=op, left=left, right=right):
-            return _arithmetic(op, evaluate(left, values), evaluate(right, values))
-        case Compare(op=op, left=left, right=right):
-            return _comparison(op, evaluate(left, values), evaluate(right, values))
-        case And(operands=operands):
-            return all(evaluate(operand, values) for operand in operands)
-        case Or(operands=operands):
-            return any(evaluate(operand, values) for operand in operands)
-        case Not(operand=operand):
-            return not evaluate(operand, values)
-        case Select(condition=condition, then=then, otherwise=otherwise):
-            return evaluate(then if evaluate(condition, values) else otherwise, values)
-        case Indicator(predicate=predicate):
-            return int(evaluate(predicate, values))
-        case Table(values=entries, index=index):
-            position = evaluate(index, values)
-            if not 0 <= position < len(entries):
-                raise IndexError(f"the table has {len(entries)} entries and is read at {position}")
-            entry = entries[position]
-            if isinstance(entry, float):
-                raise TypeError(f"{entry} is not a whole number")
-            return entry
-        case Call(function=function, arguments=arguments):
-            return _call(function, [evaluate(argument, values) for argument in arguments])
-    raise TypeError(f"not a whole-number expression: {expr!r}")
-
-
-def _arithmetic(op: BinaryOp, left: int, right: int) -> int:
-    match op:
-        case BinaryOp.ADD:
-            return left + right
-        case BinaryOp.SUBTRACT:
-            return left - right
-        case BinaryOp.MULTIPLY:
-            return left * right
-        case BinaryOp.FLOOR_DIVIDE:
-            return left // right
-        case BinaryOp.MODULO:
-            return left % right
-        case BinaryOp.POWER if right >= 0:
-            return int(left**right)
-    raise TypeError(f"`{op.value}` does not give a whole number")
-
-
-def _comparison(op: CompareOp, left: int, right: int) -> bool:
-    match op:
-        case CompareOp.LESS:
-            return left < right
-        case CompareOp.LESS_EQUAL:
-            return left <= right
-        case CompareOp.GREATER:
-            return left > right
-        case CompareOp.GREATER_EQUAL:
-            return left >= right
-        case CompareOp.EQUAL:
-            return left == right
-        case CompareOp.NOT_EQUAL:
-            return left != right
-
-
-def _call(function: str, arguments: list[int]) -> int:
-    match function, arguments:
-        case "abs", [value]:
-            return abs(value)
-        case "floor", [value]:
-            return value
-        case "sign", [value]:
-            return (value > 0) - (value < 0)
-        case "min", _:
-            return min(arguments)
-        case "max", _:
-            return max(arguments)
-        case "clip", [value, low, high]:
-            return min(max(value, low), high)
-    raise TypeError(f"`{function}` does not give a whole number")
-
 
 Tiles = tuple[int, int, int, int]
 
@@ -241,51 +135,10 @@ def related_pairs(pattern: Expr, rows: range, keys: range, values: Mapping[Name,
     import numpy as np
 
     total = 0
-    step = max(1, _MOST_AT_ONCE // max(1, len(rows)))
+    step = max(1, PAIRS_AT_ONCE // max(1, len(rows)))
     i = np.arange(rows.start, rows.stop, dtype=np.int64)[:, None]
     for start in range(keys.start, keys.stop, step):
         j = np.arange(start, min(start + step, keys.stop), dtype=np.int64)[None, :]
-        mask = _on_arrays(pattern, {**values, Name.I: i, Name.J: j})
+        mask = on_arrays(pattern, {**values, Name.I: i, Name.J: j})
         total += int(np.broadcast_to(mask, (len(rows), j.shape[1])).sum())
     return total
-
-
-def _on_arrays(expr: Expr, values: Mapping[Name, Any]) -> Any:  # numpy arrays, or plain numbers
-    """`evaluate` for arrays of positions."""
-    import numpy as np
-
-    match expr:
-        case Const(value=value):
-            return value
-        case Symbol(name=name):
-            return values[name]
-        case Negate(operand=operand):
-            return -_on_arrays(operand, values)
-        case Binary(op=op, left=left, right=right):
-            return _arithmetic(op, _on_arrays(left, values), _on_arrays(right, values))
-        case Compare(op=op, left=left, right=right):
-            return _comparison(op, _on_arrays(left, values), _on_arrays(right, values))
-        case And(operands=operands):
-            return reduce(np.logical_and, (_on_arrays(operand, values) for operand in operands), True)
-        case Or(operands=operands):
-            return reduce(np.logical_or, (_on_arrays(operand, values) for operand in operands), False)
-        case Not(operand=operand):
-            return np.logical_not(_on_arrays(operand, values))
-        case Select(condition=condition, then=then, otherwise=otherwise):
-            return np.where(_on_arrays(condition, values), _on_arrays(then, values), _on_arrays(otherwise, values))
-        case Indicator(predicate=predicate):
-            return np.asarray(_on_arrays(predicate, values)).astype(np.int64)
-        case Call(function=function, arguments=arguments):
-            found = [_on_arrays(argument, values) for argument in arguments]
-            match function, found:
-                case "abs", [value]:
-                    return abs(value)
-                case "floor", [value]:
-                    return value
-                case "min", _:
-                    return reduce(np.minimum, found)
-                case "max", _:
-                    return reduce(np.maximum, found)
-                case "clip", [value, low, high]:
-                    return np.minimum(np.maximum(value, low), high)
-    raise TypeError(f"not a whole-number expression: {expr!r}")

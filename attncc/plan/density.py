@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attncc.plan.counting import evaluate, related_pairs, tile_counts, tile_ranges
+from attncc.plan.counting import related_pairs, tile_counts, tile_ranges
+from attncc.plan.evaluate import evaluate
 from attncc.plan.ranges import Domain, HeadClass
 from attncc.spec.expr import Name, names_in
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from attncc.plan.counting import _MOST_AT_ONCE, _on_arrays, tile_ranges
+from attncc.plan.counting import tile_ranges
 from attncc.plan.density import Density, members
+from attncc.plan.evaluate import PAIRS_AT_ONCE, on_arrays
 from attncc.plan.ranges import Domain, HeadClass
 from attncc.spec.expr import Name, names_in
 
@@ -96,11 +97,11 @@ def mask(one: HeadClass, rows: range, keys: range, values: Mapping[Name, int]) -
 
     related = np.zeros((len(rows), len(keys)), dtype=np.bool_)
     j = np.arange(keys.start, keys.stop, dtype=np.int64)[None, :]
-    step = max(1, _MOST_AT_ONCE // max(1, len(keys)))  # rows at once: the terms of a pattern take eight bytes a pair
+    step = max(1, PAIRS_AT_ONCE // max(1, len(keys)))  # rows at once
     for at in range(0, len(rows), step):
         some = rows[at : at + step]
         i = np.arange(some.start, some.stop, dtype=np.int64)[:, None]
-        related[at : at + step] = _on_arrays(one.pattern, {**values, Name.I: i, Name.J: j})
+        related[at : at + step] = on_arrays(one.pattern, {**values, Name.I: i, Name.J: j})
     return related
 
 

@@ -5,25 +5,18 @@ The rules leave parts of an expression as they were written. sympy is loaded onl
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-
+from attncc.rewrite.slopes import INNER, SLOPES, depends, plus, times
 from attncc.spec.expr import (
     Binary,
     BinaryOp,
     Call,
-    Compare,
-    CompareOp,
     Const,
     Expr,
-    Local,
     Negate,
     Select,
     substitute,
     walk,
 )
-
-INNER = Local("inner")  # the argument of a function whose own derivative is asked for
 
 
 def derivative(expr: Expr, variable: Expr) -> Expr:
@@ -53,7 +46,7 @@ def derivative(expr: Expr, variable: Expr) -> Expr:
         case Negate(operand=operand):
             return Negate(derivative(operand, variable))
         case Binary(op=BinaryOp.ADD, left=left, right=right):
-            return _plus(derivative(left, variable), derivative(right, variable))
+            return plus(derivative(left, variable), derivative(right, variable))
         case Binary(op=BinaryOp.SUBTRACT, left=left, right=right) if not depends(right, variable):
             return derivative(left, variable)
         case Binary(op=BinaryOp.SUBTRACT, left=left, right=right):
@@ -66,72 +59,12 @@ def derivative(expr: Expr, variable: Expr) -> Expr:
             return Binary(BinaryOp.DIVIDE, derivative(left, variable), right)
         case Binary(op=BinaryOp.MULTIPLY, left=left, right=right) if _chooses(expr, variable):
             first = times(derivative(left, variable), right)
-            return _plus(first, times(left, derivative(right, variable)))
+            return plus(first, times(left, derivative(right, variable)))
     from attncc.rewrite.symbolic import derivative as by_sympy
 
     return by_sympy(expr, variable)
 
 
-def times(left: Expr, right: Expr) -> Expr:
-    """left * right, without the 1s and 0s."""
-    if left == Const(1) or right == Const(0):
-        return right
-    if right == Const(1) or left == Const(0):
-        return left
-    return Binary(BinaryOp.MULTIPLY, left, right)
-
-
-def _plus(left: Expr, right: Expr) -> Expr:
-    if left == Const(0):
-        return right
-    return left if right == Const(0) else Binary(BinaryOp.ADD, left, right)
-
-
 def _chooses(expr: Expr, variable: Expr) -> bool:
     """Whether a conditional that depends on the variable is inside."""
     return any(isinstance(node, Select) and depends(node, variable) for node in walk(expr))
-
-
-def depends(expr: Expr, variable: Expr) -> bool:
-    return any(node == variable for node in walk(expr))
-
-
-def _minus(left: Expr, right: Expr) -> Expr:
-    return Binary(BinaryOp.SUBTRACT, left, right)
-
-
-def _over(left: Expr, right: Expr) -> Expr:
-    return Binary(BinaryOp.DIVIDE, left, right)
-
-
-def _slopes(x: Expr) -> Mapping[str, Expr]:
-    """The derivative of every function of one argument."""
-    one, two = Const(1), Const(2)
-    square = Binary(BinaryOp.POWER, x, two)
-    sigmoid = Call("sigmoid", (x,))
-    tanh = Call("tanh", (x,))
-    distribution = _over(_plus(one, Call("erf", (_over(x, Const(math.sqrt(2))),))), two)
-    density = _over(Call("exp", (_over(Negate(square), two),)), Const(math.sqrt(2 * math.pi)))
-    return {
-        "abs": Call("sign", (x,)),
-        "exp": Call("exp", (x,)),
-        "exp2": times(Const(math.log(2)), Call("exp2", (x,))),
-        "log": _over(one, x),
-        "log2": _over(one, times(x, Const(math.log(2)))),
-        "sqrt": _over(one, times(two, Call("sqrt", (x,)))),
-        "tanh": _minus(one, Binary(BinaryOp.POWER, tanh, two)),
-        "sigmoid": times(sigmoid, _minus(one, sigmoid)),
-        "silu": times(sigmoid, _plus(one, times(x, _minus(one, sigmoid)))),
-        "gelu": _plus(distribution, times(x, density)),
-        "softplus": sigmoid,
-        "relu": Select(Compare(CompareOp.GREATER, x, Const(0)), one, Const(0)),
-        "elu": Call("exp", (Call("min", (x, Const(0))),)),
-        "cos": Negate(Call("sin", (x,))),
-        "sin": Call("cos", (x,)),
-        "erf": times(Const(2 / math.sqrt(math.pi)), Call("exp", (Negate(square),))),
-        "floor": Const(0),
-        "sign": Const(0),
-    }
-
-
-SLOPES = _slopes(INNER)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from attncc.graph.ir import Graph, Node, number, pair_number
 from attncc.graph.ops import Axis, Op
-from attncc.rewrite.algebra import derivative, times
+from attncc.rewrite.algebra import derivative
 from attncc.rewrite.laws import weights_never_negative
+from attncc.rewrite.slopes import times
 from attncc.spec.expr import (
     Binary,
     BinaryOp,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attncc.graph.ir import Graph, Node, number, pair_number
 from attncc.graph.ops import Op
-from attncc.rewrite.algebra import times
+from attncc.rewrite.slopes import times
 from attncc.spec.expr import (
     Binary,
     BinaryOp,

@@ -12,7 +12,7 @@ from typing import Any
 
 import sympy
 
-from attncc.rewrite.algebra import INNER, SLOPES, depends
+from attncc.rewrite.slopes import INNER, SLOPES, depends
 from attncc.spec.expr import (
     Binary,
     BinaryOp,

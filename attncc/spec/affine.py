@@ -223,10 +223,7 @@ def _check_arithmetic(expr: Expr, op: BinaryOp, left: Expr, right: Expr) -> Refu
         case BinaryOp.POWER:
             if constant_values(expr) is not None:
                 return None
-            return expr, (
-                "a power of a position is not affine; write a list of distances as one comparison each: "
-                "`i - j == 1 | i - j == 2 | i - j == 4`"
-            )
+            return expr, ("a power of a position is not affine; list the distances: `i - j in [1, 2, 4]`")
 
 
 def _check_product(expr: Expr, left: Expr, right: Expr) -> Refusal | None:

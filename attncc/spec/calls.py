@@ -53,6 +53,10 @@ class CallScope(NameScope):
         self._no_function(name, bindings)
 
     def _no_function(self, name: tree.Identifier, bindings: Bindings) -> NoReturn:
+        if name.text in self._own_parameters() and isinstance(bindings.get(name.text), Expr):
+            help_ = "pass the name of a function, or one of its own: `x -> elu(x) + 1`"
+            message = f"`{self._open[-1]}` calls `{name.text}`, but is given no function for it"
+            self.fail("E206", message, name.span, text="no function", helps=(help_,))
         if name.text in bindings or name.text in SYMBOLS or name.text in CONSTANTS:
             help_ = f"write `{name.text}`, or `{name.text} * (…)` for a product"
             self.fail(
@@ -64,6 +68,13 @@ class CallScope(NameScope):
             self.fail("E201", f"`{name.text}` is a similarity, not a function", name.span, helps=(help_,))
         message = f"there is no word or function `{name.text}`"
         self.fail("E201", message, name.span, text="unknown name", helps=nearest(name.text, known))
+
+    def _own_parameters(self) -> tuple[str, ...]:
+        """The parameters of the innermost word that is being expanded."""
+        name = self._open[-1] if self._open else ""
+        tables = (self.words.patterns, self.words.functions, self.words.similarities)
+        word = next((table[name] for table in tables if name in table), None)
+        return tuple(each.name.text for each in word.parameters) if word is not None else ()
 
     # --- functions of the language ----------------------------------------------------------------------------
 
@@ -164,6 +175,7 @@ class CallScope(NameScope):
         """What a word is given: a value, or a function."""
         match node:
             case tree.Lambda(parameter=parameter, body=body, span=span):
+                self.free_name(parameter)
                 return Function(parameter.text, span, parameter.text, body, bindings)
             case tree.Reference(name=name, span=span):
                 bound = bindings.get(name)

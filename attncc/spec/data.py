@@ -74,9 +74,22 @@ Q = Data(name="q", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.QUERIES, 
 K = Data(name="k", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.KEYS, Size.WIDTH))
 V = Data(name="v", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.KEYS, Size.VALUE_WIDTH))
 
-# What emitted functions that take data call other things: arguments, sizes, positions, and what they import.
+# What emitted functions that take data call other things: arguments, sizes, positions, what they import and call.
 RESERVED = frozenset(
     "scale kv_lengths q_start k_start q_starts dropout_p return_lse form rows self options name x batch heads kv_heads "
     "width shapes n m d e dtype wide device head i j distance hidden valid torch nn functools math triton tl Tensor "
-    "len int float bool abs min max str list type isinstance getattr attention weights".split()
+    "len int float bool abs min max str list type isinstance getattr hasattr any map range repr set slice super tuple "
+    "zip property staticmethod ValueError ImportError Ellipsis NoneType attention weights args data "
+    "branch branches prepared keep_residual".split()
+)
+# What torch.nn.Module calls other things than a module's parameters.
+OF_MODULES = frozenset(
+    "T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double dump_patches "
+    "eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict "
+    "modules mtia named_buffers named_children named_modules named_parameters parameters register_backward_hook "
+    "register_buffer register_forward_hook register_forward_pre_hook register_full_backward_hook "
+    "register_full_backward_pre_hook register_load_state_dict_post_hook register_load_state_dict_pre_hook "
+    "register_module register_parameter register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ "
+    "reset_parameters set_extra_state set_submodule share_memory state_dict to to_empty train training type xpu "
+    "zero_grad scale form heads".split()
 )

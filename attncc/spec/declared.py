@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from keyword import iskeyword
 
 from attncc.diagnostics import Diagnostic, Label, Span
-from attncc.spec.data import RESERVED, Axis, Data, Role, Size
+from attncc.spec.data import OF_MODULES, RESERVED, Axis, Data, Role, Size
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.scope import Bindings
 from attncc.spec.words import nearest, taken
@@ -14,16 +14,8 @@ from attncc.syntax import tree
 
 _SIZES = {each.value: each for each in Size}
 _OF_CALL = (Size.BATCH, Size.QUERIES, Size.KEYS)  # what a module cannot know when it is made
+_LARGEST_INITIAL = 3.4028234e38
 _MOST_ENTRIES = 1 << 28  # of a parameter, in the axes whose lengths are known
-
-
-def _not_an_argument(name: str) -> str | None:
-    """Why emitted functions cannot have an argument of that name."""
-    if iskeyword(name):
-        return "is a keyword of Python"
-    if name.startswith("_"):
-        return "begins with `_`"
-    return "means something else there" if name in RESERVED else None
 
 
 class Declarations:
@@ -47,24 +39,24 @@ class Declarations:
                 continue
             for datum in statement.data:
                 name = datum.name
-                if not self._is_free(name, seen):
+                role = Role(statement.kind)
+                if not self._is_free(name, role, seen):
                     continue
                 seen[name.text] = name.span
-                made = self._datum(Role(statement.kind), datum, bindings)
+                made = self._datum(role, datum, bindings)
                 if made is not None:
                     found.append(made)
         return found
 
-    def _is_free(self, name: tree.Identifier, seen: Mapping[str, Span]) -> bool:
+    def _is_free(self, name: tree.Identifier, role: Role, seen: Mapping[str, Span]) -> bool:
         before = len(self.errors)
         self.errors += taken(name)
         if name.text in seen:
             labels = (Label(name.span, "declared again here"), Label(seen[name.text], "first declared here"))
             self._error("E203", f"`{name.text}` is declared twice", *labels)
-        elif reason := _not_an_argument(name.text):
-            note = f"it becomes an argument of a Python function, and `{name.text}` {reason}"
+        elif (reason := _why_not(name.text, role)) is not None:
             label = Label(name.span, "expected another name")
-            self._error("E217", f"declared data cannot be named `{name.text}`", label, notes=(note,))
+            self._error("E217", f"declared data cannot be named `{name.text}`", label, notes=(reason,))
         return len(self.errors) == before
 
     def _datum(self, role: Role, datum: tree.Datum, bindings: Bindings) -> Data | None:
@@ -80,6 +72,10 @@ class Declarations:
                 label = Label(datum.initial.span, "expected nothing here")
                 self._error("E218", f"the input `{name}` has an initial value", label, notes=("the caller passes it",))
             initial = float(value)
+            if abs(initial) > _LARGEST_INITIAL:
+                label = Label(datum.initial.span, f"this is {initial:g}")
+                notes = ("learned numbers are of 32 bits, which end at 3.4e38",)
+                self._error("E218", f"the initial value of `{name}` is too large", label, notes=notes)
         if axes is None or whole is None:
             return None
         data = Data(name=name, role=role, axes=axes, whole=whole, initial=initial, span=datum.span)
@@ -180,3 +176,16 @@ class Declarations:
         self, code: str, message: str, *labels: Label, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()
     ) -> None:
         self.errors.append(Diagnostic(code, message, labels, notes, helps))
+
+
+def _why_not(name: str, role: Role) -> str | None:
+    """Why an emitted module cannot have data of this name."""
+    if iskeyword(name):
+        return f"it becomes an argument of a Python function, and `{name}` is a keyword of Python"
+    if name.startswith("_"):
+        return f"it becomes an argument of a Python function, and `{name}` begins with `_`"
+    if name in RESERVED:
+        return f"it becomes an argument of a Python function, in which `{name}` means something else"
+    if role is Role.PARAMETER and name in OF_MODULES:
+        return f"it becomes an attribute of a `torch.nn.Module`, and `{name}` is one already"
+    return None

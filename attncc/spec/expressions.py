@@ -184,6 +184,7 @@ class ExpressionResolver(CallScope):
 
     def _quantified(self, node: tree.Quantified, bindings: Bindings, where: FieldName) -> Expr:
         """`exists t in a..b : p` is p with each value of t, joined by `|`."""
+        self.free_name(node.variable)
         parts = []
         for value in self._values(node.choices, bindings):
             parts.append(self.as_predicate(node.body, {**bindings, node.variable.text: value}, where))
@@ -244,7 +245,7 @@ class ExpressionResolver(CallScope):
     def _same_kind(self, one: Expr, other: Expr | None, span: Span) -> None:
         if other is not None and (type_of(one) is Type.BOOL) != (type_of(other) is Type.BOOL):
             text = "expected two numbers or two predicates"
-            self.fail("E204", "one branch is a number, the other a predicate", span, text=text)
+            self.fail("E204", "one choice is a number, another a predicate", span, text=text)
 
     def _without_value(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr | None:
         """A branch that is never taken: names and kinds are checked, values are not."""

@@ -8,6 +8,8 @@ from typing import NoReturn
 from attncc.diagnostics import Span
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
+    Binary,
+    BinaryOp,
     Channel,
     Compare,
     CompareOp,
@@ -137,6 +139,9 @@ class NameScope(Scope):
                 found = "is neither" if name in bindings or name in SYMBOLS else "is unknown"
                 helps = nearest(name, [each for each, bound in bindings.items() if isinstance(bound, Data)])
                 self.fail("E216", f"{what} can be indexed, and `{name}` {found}", span, helps=helps)
+        if isinstance(node.values, tree.Bracket):
+            message = f"a list has one index, but {len(node.indices)} are given"
+            self.fail("E216", message, node.indices[1].span, text="one index too many")
         self.fail("E216", "only a list of constants or declared data can be indexed", node.values.span)
 
     def _own(self, data: Data, node: tree.Index, bindings: Bindings, where: FieldName) -> Expr:
@@ -167,7 +172,7 @@ class NameScope(Scope):
         """A table at some of its axes."""
         if len(node.indices) > len(data.axes):
             shape = ", ".join(_axis_text(axis) for axis in data.axes)
-            message = f"`{data.name}[{shape}]` has {len(data.axes)} axes, but {len(node.indices)} indices are given"
+            message = f"`{data.name}[{shape}]` has {_axes(len(data.axes))}, but {len(node.indices)} indices are given"
             self.fail("E216", message, node.indices[len(data.axes)].span, text="one index too many")
         indices: list[Expr] = []
         for axis, index in zip(data.axes, node.indices, strict=False):
@@ -190,7 +195,8 @@ class NameScope(Scope):
     def _too_few(self, data: Data, node: tree.Index, given: int) -> NoReturn:
         shape = ", ".join(_axis_text(axis) for axis in data.axes)
         note = "one axis may be left without an index: the features of a vector"
-        message = f"`{data.name}[{shape}]` has {len(data.axes)} axes, but only {given} indices are given"
+        count = "1 index is" if given == 1 else f"{given} indices are"
+        message = f"`{data.name}[{shape}]` has {_axes(len(data.axes))}, but only {count} given"
         self.fail("E216", message, node.span, notes=(note,), helps=("multiply a vector by a matrix with `x @ M[h]`",))
 
     def matrix_product(self, node: tree.Binary, bindings: Bindings, where: FieldName) -> Expr:
@@ -238,6 +244,9 @@ class NameScope(Scope):
                 message = f"the list has {len(constants)} entries, but the index is {place.value}"
                 self.fail("E216", message, index.span, text=text)
             return Const(constants[int(place.value)], span=span)
+        if (least := _least(place)) >= len(constants):
+            text = f"at least {least}, expected 0 … {len(constants) - 1}"
+            self.fail("E216", f"no head has an entry in this list of {len(constants)}", index.span, text=text)
         return Table(tuple(constants), place, span=span)
 
     # --- findings ---------------------------------------------------------------------------------------------
@@ -273,8 +282,24 @@ class NameScope(Scope):
         self.fail("E201", f"there is no `{name}` here", span, text="unknown name", helps=nearest(name, known))
 
 
+def _least(index: Expr) -> int:
+    """What the sum of a head and a constant is at least; 0 for anything else."""
+    match index:
+        case (
+            Binary(op=BinaryOp.ADD, left=Symbol(name=Name.HEAD), right=Const(value=int(offset)))
+            | Binary(op=BinaryOp.ADD, left=Const(value=int(offset)), right=Symbol(name=Name.HEAD))
+        ):
+            return offset
+        case _:
+            return 0
+
+
 def _axis_text(axis: Size | int) -> str:
     return axis.value if isinstance(axis, Size) else str(axis)
+
+
+def _axes(count: int) -> str:
+    return "1 axis" if count == 1 else f"{count} axes"
 
 
 def _usual_index(axis: Size | int) -> str:

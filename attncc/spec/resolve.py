@@ -18,11 +18,10 @@ from attncc.spec.parameters import ParameterResolver
 from attncc.spec.scope import Bound
 from attncc.spec.unused import faults_of, without_use
 from attncc.spec.used import with_used
-from attncc.spec.words import Words, words_of
+from attncc.spec.words import LONGEST_NAME, Words, words_of
 from attncc.syntax import tree
 from attncc.syntax.parse import MOST_ERRORS, parse
 
-_LONGEST_NAME = 64
 _IMPORTED = (
     "functools",
     "math",
@@ -51,8 +50,9 @@ def resolve(file: tree.File, overrides: Mapping[str, str]) -> Spec:
         AttnError: with every independent finding (E2xx).
     """
     definitions, missing = with_used(file)
+    if missing:  # most of what else could be found would follow from it
+        raise _all(file.source, missing)
     words, errors = words_of(definitions)
-    errors = (*missing, *errors)
     attentions = [each for each in file.definitions if isinstance(each, tree.Attention)]
     if len(attentions) != 1:
         raise _all(file.source, (*errors, _not_one(file, attentions)))
@@ -78,6 +78,9 @@ def _not_one(file: tree.File, attentions: list[tree.Attention]) -> Diagnostic:
     if not attentions:
         start = Label(Span(file.source, 1, 1, 1, 2), "expected `attention name { … }` somewhere in the file")
         help_ = "the shortest spec is `attention full {}`"
+        if any(isinstance(each, tree.Word | tree.SimilarityWord) for each in file.definitions):
+            name = file.source.name.replace("\\", "/").rsplit("/", 1)[-1]
+            help_ = f'words are taken into a file with an attention by `use "{name}"`'
         return Diagnostic("E215", "the file defines no attention", (start,), helps=(help_,))
     labels = tuple(
         Label(each.name.span, "another one" if at else "the second one") for at, each in enumerate(attentions[1:])
@@ -146,13 +149,12 @@ class _AttentionResolver:
             reason = f"emitted modules import `{name.text}`, and a module of that name would hide it"
         elif name.text.startswith("_"):
             reason = "names of emitted modules begin with a letter"
-        elif len(name.text) > _LONGEST_NAME:
-            reason = f"it has {len(name.text)} characters; at most {_LONGEST_NAME} make a file name everywhere"
+        elif len(name.text) > LONGEST_NAME:
+            reason = f"it has {len(name.text)} characters; at most {LONGEST_NAME} make a file name everywhere"
         if reason is not None:
-            shown = name.text if len(name.text) <= _LONGEST_NAME else name.text[:8] + "…"
             label = Label(name.span, "expected a name for a Python module")
             helps = ("choose another name",)
-            self._error("E217", f"an attention cannot be named `{shown}`", label, notes=(reason,), helps=helps)
+            self._error("E217", f"an attention cannot be named `{name.text}`", label, notes=(reason,), helps=helps)
 
     def check_unused(self, definitions: Sequence[tree.Definition]) -> None:
         """Check the words of the file that the attention does not reach."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from attncc.diagnostics import Diagnostic, Label, Source, Span
-from attncc.spec.data import Data
+from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     Channel,
     Entry,
     Expr,
+    Let,
     MatMul,
     Rotate,
     Type,
@@ -21,10 +22,10 @@ from attncc.spec.expr import (
     children,
     type_of,
     varies_by_feature,
-    walk,
 )
 from attncc.spec.fields import FieldName
-from attncc.spec.words import Words
+from attncc.spec.text import text as expr_text
+from attncc.spec.words import Words, taken
 from attncc.syntax import tree
 
 
@@ -43,8 +44,10 @@ class Function:
 Bound = Expr | Data | Function
 Bindings = Mapping[str, Bound | None]
 
+_FEATURES = (Size.WIDTH, Size.VALUE_WIDTH)
 LARGEST = {FieldName.PATTERN: 2000}  # parts of an expression with every word expanded; a spec is one page
-LARGEST_NUMBER = 400
+LARGEST_NUMBER = 400  # a vector that `let` names is one part of what reads it: its token is worked on before pairs are
+LARGEST_WITH_LETS = 4000
 DEEPEST = 50  # expressions within expressions, through words too; later stages walk them recursively
 TOO_DEEP = f"with every word expanded it has more than {DEEPEST} levels"
 
@@ -64,7 +67,7 @@ class Scope(ABC):
         self._open: list[str] = []  # the words being expanded, outermost first
         self._calls: list[Span] = []  # where each of them was called
         self._depth = 0
-        self._sizes: dict[int, tuple[Expr, int, int]] = {}  # nodes and depth by identity
+        self._sizes: dict[int, tuple[Expr, int, int, int]] = {}  # by identity
 
     @abstractmethod
     def expr(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
@@ -76,7 +79,7 @@ class Scope(ABC):
         """A predicate."""
         expr = self.expr(node, bindings, where)
         if varies_by_feature(expr):
-            self._vector_found(expr, node.span, "predicate", where)
+            self._vector_found(expr, node.span, "predicate", where, bindings)
         if type_of(expr) is not Type.BOOL:
             help_ = "compare it with another number, for instance `… < 8`"
             label = "expected a predicate, found a number"
@@ -94,7 +97,7 @@ class Scope(ABC):
         """A number of a pair, a row or a token."""
         expr = self.as_value(node, bindings, where)
         if type_of(expr) is Type.VECTOR:
-            self._vector_found(expr, node.span, "number", where)
+            self._vector_found(expr, node.span, "number", where, bindings)
         return expr
 
     def as_value(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
@@ -116,7 +119,14 @@ class Scope(ABC):
             self.fail("E205", message, node.span, text="expected a vector, such as `q`", helps=helps)
         return expr
 
-    def _vector_found(self, expr: Expr, span: Span, wanted: str, where: FieldName) -> NoReturn:
+    def _vector_found(self, expr: Expr, span: Span, wanted: str, where: FieldName, bindings: Bindings) -> NoReturn:
+        for entry in _vectors(expr):
+            data = bindings.get(entry.name)
+            if isinstance(entry, Entry) and isinstance(data, Data) and data.axes[-1] not in _FEATURES:
+                indices = [*map(expr_text, entry.indices), "h" if data.axes[-1] is Size.HEADS else "…"]
+                message = f"`{data.name}` lacks an index, which makes it a vector, but a {wanted} is wanted here"
+                help_ = f"write `{data.name}[{', '.join(indices)}]`"
+                self.fail("E205", message, entry.span or span, text="its last axis has no index", helps=(help_,))
         what = describe_vector(expr)
         pairs = where in (FieldName.SCORE, FieldName.WEIGHT)
         helps = ("take a dot product: `dot(q, k)`",) if pairs else ()
@@ -127,23 +137,36 @@ class Scope(ABC):
 
     def check_size(self, expr: Expr, span: Span, where: FieldName) -> None:
         """Refuse what later stages could only work through slowly."""
-        size, depth = self._measure(expr)
+        own, size, depth = self._measure(expr)
         most = LARGEST.get(where, LARGEST_NUMBER)
-        if size > most:
-            note = f"with every word expanded it has more than {most} parts"
-            self.fail("E213", "the expression grows too large", span, notes=(note,))
+        for found, limit, what in ((own, most, "word"), (size, LARGEST_WITH_LETS, "`let`")):
+            if found > limit:
+                note = f"with every {what} expanded it has more than {limit} parts"
+                self.fail("E213", "the expression grows too large", span, notes=(note,))
         if depth > DEEPEST:
             self.fail("E213", "the expression is nested too deep", span, notes=(TOO_DEEP,))
 
-    def _measure(self, expr: Expr) -> tuple[int, int]:
-        """How many nodes an expression has, shared ones counted each time, and how deep they are nested."""
+    def _measure(self, expr: Expr) -> tuple[int, int, int]:
+        """How many nodes an expression has, without and with those of vectors that have names, and how deep it is.
+
+        What is shared counts each time.
+        """
         known = self._sizes.get(id(expr))
         if known is None:
             inner = [self._measure(child) for child in children(expr)]
-            size = 1 + sum(each for each, _ in inner)
-            depth = 1 + max((each for _, each in inner), default=0)
-            known = self._sizes[id(expr)] = (expr, size, depth)  # keeps the node alive, so that its id stays its own
+            is_named = isinstance(expr, Let) and type_of(expr) is Type.VECTOR
+            own = 1 if is_named else 1 + sum(each for each, _, _ in inner)
+            size = 1 + sum(each for _, each, _ in inner)
+            depth = 1 + max((each for _, _, each in inner), default=0)
+            known = self._sizes[id(expr)] = (expr, own, size, depth)  # kept alive, so that its id stays its own
         return known[1:]
+
+    def free_name(self, name: tree.Identifier) -> None:
+        """Refuse a variable that is named like something of the language."""
+        found = taken(name)
+        if found:
+            self.errors += found
+            raise Stop
 
     # --- findings ---------------------------------------------------------------------------------------------
 
@@ -183,6 +206,16 @@ class Scope(ABC):
         return (Label(own[-1], "in this use"), Label(place.span, text), *others)
 
 
+def _vectors(expr: Expr) -> Iterator[Vector | Entry]:
+    """The vectors that make an expression one, each as often as it stands there."""
+    if isinstance(expr, Vector | Entry):
+        yield expr
+        return
+    for child in (expr.vector,) if isinstance(expr, MatMul) else children(expr):
+        if varies_by_feature(child):
+            yield from _vectors(child)
+
+
 def describe_vector(expr: Expr) -> str:
     """What a vector is, as the subject of a sentence."""
     match expr:
@@ -194,5 +227,5 @@ def describe_vector(expr: Expr) -> str:
             return f"`{name}` is a vector"
         case Rotate() | MatMul() | Channel():
             return "this is a vector"
-    read = sorted({node.name for node in walk(expr) if isinstance(node, Vector)})
+    read = sorted({node.name for node in _vectors(expr)})
     return f"this is a vector made of {' and '.join(f'`{name}`' for name in read)}" if read else "this is a vector"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from attncc.diagnostics import AttnError, Diagnostic, Label, Source
@@ -44,7 +45,8 @@ class _Reader:
         written = use.path.text
         found = _find(written, source)
         if found is None:
-            text = "no such file"
+            is_folder = any((each / written).is_dir() for each in _directories(source)) if written.strip() else False
+            text = "this is a folder" if is_folder else "no such file"
             looked = ", ".join(f"`{each}`" for each in _directories(source))
             self._report(
                 use, f"cannot find `{written}`", text, notes=(f"looked in {looked}",), helps=_similar(written, source)
@@ -64,7 +66,8 @@ class _Reader:
         try:
             inner = parse(read_source(found))
         except AttnError as error:
-            self.errors += error.diagnostics
+            asked = Label(use.path.span, "used here")
+            self.errors += (each if each.labels else replace(each, labels=(asked,)) for each in error.diagnostics)
             return
         yield from self.read(inner, chain)
 

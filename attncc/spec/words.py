@@ -16,6 +16,7 @@ from attncc.syntax import tree
 from attncc.syntax.parse import parse
 
 TYPES = ("int", "real")
+LONGEST_NAME = 64  # what makes a file name everywhere, and lines that can be read
 RESERVED = frozenset(
     {name.value for name in Name if name not in (Name.FIRST, Name.LAST)}
     | {"pi", "true", "false", "none", "dot", "q", "k", "v", "B"}
@@ -80,7 +81,10 @@ def words_of(definitions: Iterable[tree.Definition]) -> tuple[Words, tuple[Diagn
 
 
 def taken(name: tree.Identifier) -> list[Diagnostic]:
-    """A diagnostic where a parameter or word takes a name that the language itself gives a meaning."""
+    """A diagnostic where something takes a name that the language itself gives a meaning, or one beyond all measure."""
+    if len(name.text) > LONGEST_NAME:
+        label = Label(name.span, f"expected at most {LONGEST_NAME} characters")
+        return [Diagnostic("E217", f"`{name.text}` is too long for a name", (label,))]
     if name.text not in RESERVED:
         return []
     label = Label(name.span, "expected another name")

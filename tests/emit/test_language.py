@@ -16,6 +16,11 @@ BODIES = {
     "a sum that is left out": "normalize = 3 - rows + rows",
     "a sum times a length": "normalize = rows * n",
     "a sum times a number of visible keys": "normalize = rows * valid",
+    "words on words on words": (
+        "param gain[d] = 1, b[H, d]; let q = rotated(q, i); let k = rotated(k, j); let q = rms_norm(q) * gain; "
+        "let k = rms_norm(k) * gain + b[h]; score = 3 * dot(unit(q), unit(k))"
+    ),
+    "features that are rounded down": "score = dot(q // 0.5, k % 0.3) + sum(q) // 2 * dot(q, k)",
     "a feature of the query": "score = q[i, 2] * dot(q, k)",
     "a feature whose place depends on the distance": "score = q[i, (i - j) % 4]",
     "a sum times whole constants of heads": "normalize = rows * scale * [1, 2, 3, 4][h]",
@@ -80,3 +85,50 @@ def test_an_odd_width_is_not_turned(tmp_path: Path) -> None:
     x = torch.randn(1, 2, 4, 5)
     with pytest.raises(ValueError, match="expected an even width, of which the spec turns pairs"):
         built.module.attention(x, x, x)
+
+
+def test_the_sizes_of_parameters_are_checked_and_shown(tmp_path: Path) -> None:
+    built = build("attention turn { param W[H, d, 5]; score = dot(q @ W[h], k @ W[h]) }", tmp_path)
+    assert repr(built.module.Attention(heads=4, d=8)) == "Attention(heads=4, d=8, form=None)"
+    for wrong in (-1, 0, 2.5, "4", None, True):
+        with pytest.raises(ValueError, match=r"turn: heads is .*, expected a whole number of 32 bits, 1 or more"):
+            built.module.Attention(heads=wrong, d=8)
+
+
+def test_a_type_that_does_not_fit_is_told_with_those_that_do(tmp_path: Path) -> None:
+    built = build("attention turn { param a[H]; score = a[h] * dot(q, k) }", tmp_path)
+    x = torch.randn(1, 2, 4, 6)
+    with pytest.raises(ValueError, match=r"turn: a is torch.float64, expected torch.float32$"):
+        built.module.attention(x, x, x, torch.ones(2, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"turn: a is torch.float16, expected torch.float32 or torch.bfloat16, as q$"):
+        built.module.attention(*[x.bfloat16()] * 3, torch.ones(2, dtype=torch.float16))
+
+
+def test_lengths_may_be_a_tensor_and_the_message_says_so(tmp_path: Path) -> None:
+    built = build("attention turn { }", tmp_path)
+    x = torch.randn(2, 2, 4, 6)
+    with pytest.raises(
+        ValueError, match=r"kv_lengths is .3, 4., expected a whole number .* or a tensor of one for each"
+    ):
+        built.module.attention(x, x, x, kv_lengths=[3, 4])
+
+
+LISTS = {
+    "score = [1, 2, 3][h * 2 - 1] * dot(q, k)": "one with which h * 2 - 1 lies within 0 … 2 for each head h",
+    "pattern = i - j < [4, 8][H - h]": "one with which H - h lies within 0 … 1 for each head h",
+    "branch a { }; branch b { weight = 1 }; combine = [1, 2][h] * a + b": "at most 2, the length",
+}
+
+
+@pytest.mark.parametrize("body", LISTS)
+def test_heads_without_an_entry_in_a_list_are_refused(body: str, tmp_path: Path) -> None:
+    built = build(f"attention turn {{ {body} }}", tmp_path)
+    x = torch.randn(1, 3, 4, 6)
+    with pytest.raises(ValueError, match=re.escape(f"the number of heads is 3, expected {LISTS[body]}")):
+        built.module.attention(*[x] * len(built.spec.data))
+
+
+def test_heads_with_an_entry_each_are_taken(tmp_path: Path) -> None:
+    built = build("attention turn { score = ([1, 2, 3][H - 1 - h] + [1, 2][h // 2]) * dot(q, k) }", tmp_path)
+    x = torch.randn(1, 3, 4, 6)
+    assert built.module.attention(x, x, x).isfinite().all()

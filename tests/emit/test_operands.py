@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from attncc.emit.combined import emit
 from attncc.plan.choose import plan
-from tests.modules import cut_small, load_module
+from tests.modules import build, cut_small, load_module
 from tests.operands import CASES, dense, inputs
 
 
@@ -107,6 +108,23 @@ def test_the_same_bits_each_time(name: str, modules: Callable[..., ModuleType]) 
     module = modules(name, small=True)
     found = [slopes(module.attention(*each.values()), each) for each in (first, second)]
     assert all(torch.equal(found[0][key], found[1][key]) for key in found[0])
+
+
+def test_the_gradient_of_a_long_table_has_the_same_bits_each_time(tmp_path: Path) -> None:
+    """Every pair adds to one of 2,048 entries of its head, from several slabs."""
+    text = "attention long { param bias[H, 2048]\npattern = causal\nscore = dot(q, k) + bias[h, min(i - j, 2047)] }"
+    module = build(text, tmp_path).module
+    generator = torch.Generator().manual_seed(5)
+    q, k, v, d_out = (torch.randn(1, 2, 2100, 8, generator=generator) for _ in range(4))
+    bias = torch.randn(2, 2048, generator=generator)
+
+    def gradients() -> tuple[Tensor, ...]:
+        data = [each.clone().requires_grad_() for each in (q, k, v, bias)]
+        return torch.autograd.grad(module.attention(*data), data, d_out)
+
+    first, second = gradients(), gradients()
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert first[3].all()  # each entry has its pairs
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -16,7 +16,7 @@ from attncc.check.report import Verdict
 from attncc.check.sizes import Case
 from attncc.compiler import make_plan, read_source
 from attncc.plan.describe import is_everything
-from attncc.plan.model import Plan
+from attncc.plan.model import Mixture, Planned
 from attncc.spec.expr import Binary, BinaryOp, Name, names_in, walk
 from tests.modules import SMALL, SPECS, build_file
 
@@ -34,11 +34,13 @@ CASES = (
 _REPEATING = (BinaryOp.FLOOR_DIVIDE, BinaryOp.MODULO)
 
 
-def features(plan: Plan) -> tuple[Hashable, Hashable]:
+def features(plan: Planned) -> set[Hashable]:
     """What kernels are put together from: loops and masks by the pattern, and what a tile does by the rest.
 
     Plans that agree in a half of it differ there in numbers and elementwise formulas alone.
     """
+    if isinstance(plan, Mixture):
+        return {"branches"}.union(*(features(each) for _, each in plan.branches))
     classes = plan.domain.classes
     sides = [side for each in classes for side in (each.by_row, each.by_column)]
     loops = (
@@ -54,7 +56,7 @@ def features(plan: Plan) -> tuple[Hashable, Hashable]:
         plan.saved,
         any(Name.HEAD in names_in(each) for each in (plan.core.score, plan.core.weight)),
     )
-    return loops, tiles
+    return {("loops", loops), ("tiles", tiles)}
 
 
 def chosen() -> list[str]:
@@ -62,9 +64,9 @@ def chosen() -> list[str]:
     found: dict[str, set[Hashable]] = {}
     for name, parameters in SMALL.items():
         given = {key: str(value) for key, value in parameters.items()}
-        found[name] = set(enumerate(features(make_plan(read_source(SPECS / f"{name}.attn"), given))))
+        found[name] = features(make_plan(read_source(SPECS / f"{name}.attn"), given))
     names = []
-    missing = set().union(*found.values())
+    missing: set[Hashable] = set().union(*found.values())
     while missing:
         names.append(max(found, key=lambda name: len(found[name] & missing)))
         missing -= found[names[-1]]

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attncc.plan import counting
-from attncc.plan.counting import evaluate, tile_counts, tile_ranges
+from attncc.plan.counting import tile_counts, tile_ranges
 from attncc.plan.domain import analyse
+from attncc.plan.evaluate import evaluate
 from attncc.plan.ranges import HeadClass, Interval, Segment
 from attncc.spec.affine import check_affine
 from attncc.spec.expr import (
@@ -609,7 +610,7 @@ def test_counts_follow_the_offset_of_the_rows() -> None:
 
 
 def test_counting_many_pairs_at_once_equals_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_MOST_AT_ONCE", 100)
+    monkeypatch.setattr(counting, "PAIRS_AT_ONCE", 100)
     pattern = ~((call("min", i % 3, 5) > 0) & causal) | P(Indicator(window(2, 2).expr)).equals(call("clip", i, 0, 1))
     size = Call_(20, 31, -4, 3, 1, 1)
     counted = counting.related_pairs(pattern.expr, range(-4, 16), range(3, 34), {})
