@@ -1274,7 +1274,8 @@ def _by_distance(x, slab, chunk, call):
     rows = slab.rows.stop - slab.rows.start
     first = slab.rows.start - chunk.keys.stop + call.m  # of the first row and the last key
     met = x[..., first : first + rows + chunk.count - 1]
-    return met.unfold(-1, chunk.count, 1).flip(-1)
+    last_row_first = torch.arange(rows - 1, -1, -1, device=x.device)
+    return met.flip(-1).unfold(-1, chunk.count, 1).index_select(-2, last_row_first)
 
 
 def _add_diagonals(total, x, slab, chunk, call):

@@ -49,6 +49,17 @@ CASES: dict[str, str] = {
     "tables with names that launches use": """
   param grid[5, 4], entry[H, 3], exponent_kept[7]
   score = scale * dot(q, k) + grid[i % 5, j % 4] + entry[h, (i + j) % 3] + exponent_kept[(2 * i + j) % 7]""",
+    "a table indexed by the score": """
+  param t[5]
+  weight = exp(score) * t[clip(floor(score), 0, 4)]""",
+    "whole vectors": """
+  input near[B, H, n, 4]: int
+  score = dot(q, k) / 8 + near[i, j % 4]""",
+    "a slope that is the exponent itself": """
+  param rate[H] = -3
+  pattern = causal
+  weight = dot(elu(q) + 1, elu(k) + 1) * exp(-exp(rate[h]) * (i - j))
+  normalize = rows + 1e-3""",
     "a norm inside a choice by feature": """
   let q = unit(q)
   score = sum(q > k ? q : 0.5 * k)""",

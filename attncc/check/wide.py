@@ -241,12 +241,12 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def _smaller(left: Number, right: Number) -> Number:
     first, second, _ = _aligned(left, right)
-    return choose(first <= second, left, right)
+    return choose(first < second, left, right)
 
 
 def _larger(left: Number, right: Number) -> Number:
     first, second, _ = _aligned(left, right)
-    return choose(first >= second, left, right)
+    return choose(first > second, left, right)
 
 
 def compare(op: CompareOp, left: Number, right: Number) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from attncc.cli.command import FOUND, OK, command
+from attncc.cli.command import FOUND, OK, code_of, command
 from attncc.cli.inputs import files_argument, sources_of, stdin_option
 from attncc.cli.outputs import on_disk, write_all
 from attncc.cli.render import Screen
@@ -64,7 +64,7 @@ def fmt(screen: Screen, files: tuple[str, ...], stdin_filename: str, only_check:
     is_written = not only_check and not show_diff
     if is_written and not is_stdin:
         write_all({Path(each.name).resolve(): each.after for each in changed})
-    code = FOUND if faults or (only_check and changed) else OK
+    code = max(code_of(faults), FOUND if only_check and changed else OK)
     if screen.is_json:
         screen.json(code == OK, faults, files=[_json(each, show_diff, is_written and is_stdin) for each in found])
         return code

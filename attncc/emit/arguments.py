@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from attncc.emit.expressions import HOST
+from attncc.emit.expressions import Writer as ExpressionWriter
 from attncc.emit.sizes import Sizes
+from attncc.emit.within import proven
 from attncc.emit.writer import Writer
 from attncc.spec.core_fields import read_fields
 from attncc.spec.data import Axis, Data, K, Q, Role, Size, V
+from attncc.spec.expr import Expr, Name, Symbol, Table, walk
 from attncc.spec.model import Spec
+from attncc.spec.text import text
 from attncc.spec.widths import Demand, Features, demands_of
 
 _WORDS = {
@@ -48,6 +53,8 @@ class Arguments:
             if self.others:
                 self._print_others(writer, self.others)
             self._print_widths(writer)
+            fields = [self.spec.pattern, *read_fields(self.spec)]
+            self._print_lists(writer, fields)
         return writer.text().rstrip("\n")
 
     def _print_full(self, writer: Writer) -> None:
@@ -124,12 +131,30 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
             writer.line(f'_expect({holds}, "{each.data}", list({each.data}.shape), {expected})')
 
     def checks_of(self, names: Collection[str]) -> str:
-        """The lines that compare some data with the sizes of a call."""
+        """The lines that compare some data, and the lists of what combines branches, with the sizes of a call."""
         writer = Writer()
         with writer.indented():
             writer.line(f"batch, heads = {self.rows.name}.shape[:2]")
             self._print_others(writer, [each for each in self.spec.data if each.name in names])
-        return writer.text().rstrip("\n")
+            self._print_lists(writer, [self.spec.combine] if self.spec.combine is not None else [])
+        lines = writer.text().rstrip("\n")
+        return lines if "\n" in lines else ""  # sizes without anything to compare
+
+    def _print_lists(self, writer: Writer, fields: Sequence[Expr]) -> None:
+        """Every head has its entry in the lists of constants."""
+        tables = tuple(dict.fromkeys(node for expr in fields for node in walk(expr) if isinstance(node, Table)))
+        shortest = min((len(each.values) for each in tables if each.index == Symbol(Name.HEAD)), default=None)
+        if shortest is not None:
+            expected = f"at most {shortest}, the length of the spec's shortest list"
+            writer.line(f'_expect(heads <= {shortest}, "the number of heads", heads, "{expected}")')
+        host = ExpressionWriter(HOST, lambda name: {Name.HEAD: "h", Name.HEADS: "heads"}[name], str)
+        for each in tables:
+            length = len(each.values)
+            if each.index == Symbol(Name.HEAD) or proven(each.index, length):
+                continue
+            holds = f"all(0 <= {host.write(each.index)} < {length} for h in range(heads))"
+            expected = f"one with which {text(each.index)} lies within 0 … {length - 1} for each head h"
+            writer.line(f'_expect({holds}, "the number of heads", heads, "{expected}")')
 
     def _size(self, axis: Axis, data: Data) -> str:
         match axis:

@@ -60,7 +60,7 @@ def _emit_branches(mixture: Mixture) -> str:
     helpers = [unit for unit in units_of(library(frozenset(used))) if known.isdisjoint(unit.names)]
     values = _values(mixture, arguments, combined.outputs, called)
     values |= {"sections": "\n\n\n".join(sections), "helpers": laid_out(helpers), "function": function}
-    values["checks"] = arguments.checks_of(left) if left else ""
+    values["checks"] = arguments.checks_of(left)
     values["needs_math"] = any("math." in section for section in sections)
     return finish(render("combined.py.jinja", values))
 

@@ -17,8 +17,7 @@ from attncc.emit.torch_texts import PassTexts
 from attncc.emit.triton_host import TritonForm
 from attncc.graph.ops import Op
 from attncc.plan.model import Plan
-from attncc.spec.expr import Name, Table, names_in, walk
-from attncc.spec.model import Spec
+from attncc.spec.expr import Name, names_in
 
 
 def emit_core(plan: Plan, branch: str = "") -> str:
@@ -110,7 +109,6 @@ def _values(plan: Plan, branch: str) -> dict[str, object]:
         # Sums over channels are loops, which a compiler would write out; the operator keeps them.
         "plain_when_compiled": not plan.torch.forward.find(Op.CHANNELS),
         "shifts": _shifts(plan),
-        "table_length": _table_length(spec),
     }
 
 
@@ -127,16 +125,3 @@ def _reach(plan: Plan) -> tuple[int, int] | None:
     if any(back is None for back in backs) or any(ahead is None for ahead in aheads):
         return None
     return max(back for back in backs if back is not None), max(ahead for ahead in aheads if ahead is not None)
-
-
-def _table_length(spec: Spec) -> int | None:
-    """The length of the shortest list that is indexed by the head alone."""
-    fields = (spec.pattern, spec.score, spec.weight, spec.normalizer)
-    tables = [
-        node
-        for expr in fields
-        for node in walk(expr)
-        if isinstance(node, Table) and names_in(node.index) == {Name.HEAD}
-    ]
-    direct = [len(table.values) for table in tables if not list(walk(table.index))[1:]]
-    return min(direct, default=None)

@@ -54,7 +54,7 @@ class Operands:
         """Whether an operand is declared data of a token with every axis."""
         if operand.source is None or not operand.kind.is_vector:
             return False
-        return len(self.data[operand.source].axes) == 4 and not self.spreads(operand)
+        return self.data[operand.source].is_full and not self.spreads(operand)
 
     def spreads(self, operand: Operand) -> bool:
         """Whether a column operand is repeated for every query head."""

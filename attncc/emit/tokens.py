@@ -211,7 +211,7 @@ class TokenWriter(ExpressionWriter):
         index = [":" if place in data.axes else "None" for place in places]
         index += [":"] if data.is_vector else ["None"]
         written = data.name
-        if not (in_dtype and data.is_vector):
+        if not (in_dtype and data.is_vector and not data.whole):
             written += ".long()" if data.whole else ".to(wide)"
         if index != [":"] * 4:
             written += f"[{', '.join(index[:-1] if index[-1] == ':' else index)}]"

@@ -191,7 +191,7 @@ class TorchBody:
         steps = self._order(sweep)
         spread: set[str] = set()
         for at, node in enumerate(steps):
-            later = {name for each in steps[at + 1 :] for name in each.inputs}
+            later = {name for each in steps[at + 1 :] for name in _read(each)}
             dead = {name for name in node.inputs if name in self.full and name not in later}
             if node.op is not Op.SPREAD:
                 self._print(node, dead)
@@ -410,3 +410,9 @@ class TorchBody:
 
 def _real(expr: Expr) -> Expr:
     return Const(float(expr.value)) if isinstance(expr, Const) else expr
+
+
+def _read(node: Node) -> set[str]:
+    """What a statement reads; the indices by which entries are added up are no inputs of their node."""
+    numbers = walk(node.expr) if node.expr is not None else ()
+    return {*node.inputs, *(each.name for each in numbers if isinstance(each, Local))}

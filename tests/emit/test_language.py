@@ -111,3 +111,24 @@ def test_lengths_may_be_a_tensor_and_the_message_says_so(tmp_path: Path) -> None
         ValueError, match=r"kv_lengths is .3, 4., expected a whole number .* or a tensor of one for each"
     ):
         built.module.attention(x, x, x, kv_lengths=[3, 4])
+
+
+LISTS = {
+    "score = [1, 2, 3][h * 2 - 1] * dot(q, k)": "one with which h * 2 - 1 lies within 0 … 2 for each head h",
+    "pattern = i - j < [4, 8][H - h]": "one with which H - h lies within 0 … 1 for each head h",
+    "branch a { }; branch b { weight = 1 }; combine = [1, 2][h] * a + b": "at most 2, the length",
+}
+
+
+@pytest.mark.parametrize("body", LISTS)
+def test_heads_without_an_entry_in_a_list_are_refused(body: str, tmp_path: Path) -> None:
+    built = build(f"attention turn {{ {body} }}", tmp_path)
+    x = torch.randn(1, 3, 4, 6)
+    with pytest.raises(ValueError, match=re.escape(f"the number of heads is 3, expected {LISTS[body]}")):
+        built.module.attention(*[x] * len(built.spec.data))
+
+
+def test_heads_with_an_entry_each_are_taken(tmp_path: Path) -> None:
+    built = build("attention turn { score = ([1, 2, 3][H - 1 - h] + [1, 2][h // 2]) * dot(q, k) }", tmp_path)
+    x = torch.randn(1, 3, 4, 6)
+    assert built.module.attention(x, x, x).isfinite().all()

@@ -1,7 +1,8 @@
-"""Specs that once were compiled wrongly, against the dense oracle: the torch form."""
+"""Specs that once were compiled wrongly, and ones unlike those of the catalogue, against the dense oracle."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ import torch
 from attncc.check.compare import compare
 from attncc.check.sizes import Case
 from tests.language_cases import CASES, text_of
-from tests.modules import build
+from tests.modules import ROOT, build
+
+UNSEEN = sorted((ROOT / "tests/unseen").glob("*.attn"))
+TIES = """attention ties {
+  input f[B, H, n], g[B, H, m]
+  score = scale * dot(q, k) + min(f - g, 0)
+}
+"""
 
 CALL = Case(batch=2, heads=4, kv_heads=2, n=9, m=13, d=8, e=6, dtype=torch.float64, kv_lengths=(13, 5), name="call")
 
@@ -19,4 +27,18 @@ CALL = Case(batch=2, heads=4, kv_heads=2, n=9, m=13, d=8, e=6, dtype=torch.float
 def test_results_and_gradients(name: str, tmp_path: Path) -> None:
     built = build(text_of(name), tmp_path)
     verdict = compare(built.module, built.spec, CALL, "torch")
+    assert verdict.ok, verdict.text
+
+
+@pytest.mark.parametrize("path", UNSEEN, ids=lambda path: path.stem)
+def test_unseen_specs(path: Path, tmp_path: Path) -> None:
+    built = build(path.read_text(encoding="utf-8"), tmp_path)
+    for dtype in (torch.float64, torch.bfloat16):
+        verdict = compare(built.module, built.spec, replace(CALL, dtype=dtype), "torch")
+        assert verdict.ok, verdict.text
+
+
+def test_of_two_equal_arguments_the_second_is_chosen_by_kernels_and_oracle(tmp_path: Path) -> None:
+    built = build(TIES, tmp_path)
+    verdict = compare(built.module, built.spec, replace(CALL, n=60, m=60, dtype=torch.bfloat16, kv_lengths=60), "torch")
     assert verdict.ok, verdict.text

@@ -1,6 +1,6 @@
 """What the gradient of a learned table costs: backward of causal attention with a bias for each distance, and without.
 
-`python benchmarks/table_gradient.py --n 4096` takes the two in turns and prints the fastest of each.
+`python examples/table_gradient.py --n 4096` takes the two in turns and prints the fastest of each.
 """
 
 from __future__ import annotations
