@@ -1,4 +1,4 @@
-"""Generated modules, Triton form, in the middle of published layers: one for each way to call, mask, score and learn."""
+"""Generated modules, Triton form, within published layers: one for each way to call, mask, score and learn."""
 
 from __future__ import annotations
 
