@@ -73,7 +73,7 @@ for path, shapes in json.loads(sys.argv[1]).items():
     data = [torch.randn(shape, requires_grad=True) for shape in shapes]
     out = module.attention(*data)
     out.sum().backward()
-    assert all(x.grad.isfinite().all() for x in data)
+    assert all(x.grad is None or x.grad.isfinite().all() for x in data)  # None: only its shape is read
     assert "attncc" not in sys.modules
     try:
         module.attention(*data, form="triton")
