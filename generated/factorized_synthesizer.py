@@ -1087,22 +1087,34 @@ def _looked_up(table, *at):
     return nn.functional.embedding(flat, entries).unflatten(-1, shape)
 
 
+def _at_hand(x):
+    """Whether the numbers of a tensor can be looked at: not while compilers trace, nor those of vmap."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return False
+        x = torch._C._functorch.get_unwrapped(x)
+    return True
+
+
 def _within(index, size, name, text, axis, distance=None, low=0, high=0):
     """Refuse an index outside its axis; of distances, those low … high are met."""
-    if torch.compiler.is_compiling() or not isinstance(index, Tensor) or index.numel() == 0:
+    if not isinstance(index, Tensor) or index.numel() == 0 or not _at_hand(index):
         return
-    inner = index
-    while torch._C._functorch.is_functorch_wrapped_tensor(inner):
-        if torch._C._functorch.is_batchedtensor(inner):  # its numbers are not at hand
-            return
-        inner = torch._C._functorch.get_unwrapped(inner)
     if distance is not None:  # the last one is never met
         met = (distance >= low) & (distance <= high)
         index = torch.where(met, index, 0)[..., :-1, :]
+    _expect_within(index, size, name, text, axis)
+
+
+def _expect_within(index, size, name, text, axis):
+    if index.numel() == 0:
+        return
     if not index.device.type == "cpu":
         torch._assert_async(((index >= 0) & (index < size)).all())
         return
-    low, high = (int(index.min()), int(index.max())) if index.numel() else (0, 0)
+    low, high = int(index.min()), int(index.max())
     expected = f"0 … {size - 1}, the entries along axis {axis}"
     _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
 

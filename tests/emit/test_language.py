@@ -132,3 +132,24 @@ def test_heads_with_an_entry_each_are_taken(tmp_path: Path) -> None:
     built = build("attention turn { score = ([1, 2, 3][H - 1 - h] + [1, 2][h // 2]) * dot(q, k) }", tmp_path)
     x = torch.randn(1, 3, 4, 6)
     assert built.module.attention(x, x, x).isfinite().all()
+
+
+def test_indices_of_pairs_are_refused_where_a_related_pair_reads_outside(tmp_path: Path) -> None:
+    text = """
+attention cells(side = 3) {
+  param t[H, 2 * side - 1], kinds[4]
+  input own[B, n]: int, other[B, m]: int
+  pattern = i < side * side & j < side * side
+  align = start
+  score = dot(q, k) + t[h, i // side - j // side + side - 1] + kinds[own + other]
+}"""
+    attention = build(text, tmp_path).module.attention
+    q, k, v = (torch.randn(2, 1, 12, 4) for _ in range(3))
+    t, kinds = torch.randn(1, 5), torch.randn(4)
+    own, other = torch.zeros(2, 12, dtype=torch.int), torch.ones(2, 12, dtype=torch.int)
+    other[:, 9:] = 7  # beyond the pattern
+    attention(q, k, v, t, kinds, own, other)
+    with pytest.raises(ValueError, match="index `own \\+ other` of kinds is 1 … 7, expected 0 … 3"):
+        attention(q[:, :, :9], k, v, t, kinds, own[:, :9], other.flip(1), k_start=-3)
+    with pytest.raises(ValueError, match="index `i // 3 - j // 3 \\+ 3 - 1` of t is -4 … 4"):
+        attention(q, k, v, t, kinds, own, other, q_start=torch.tensor([-12, 0]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attncc.emit.operands import Operands
+from attncc.emit.prologue.pairs import can_check, print_check
 from attncc.emit.prologue.sizes import Sizes
 from attncc.emit.prologue.tokens import TokenWriter
 from attncc.emit.prologue.within import proven
@@ -107,7 +108,7 @@ class Prologue:
     # --- indices of pairs -------------------------------------------------------------------------------------
 
     def _check_tables(self, tokens: TokenWriter) -> None:
-        """Indices of one token or of the distance are checked here; others stay within tables as they are."""
+        """Indices are checked here; those that vectors or other tables decide stay within tables as they are."""
         core = self.plan.core
         values: dict[Expr, Expr] = {
             Local(each.name): each.value or Token(each.source or each.name) for each in core.operands
@@ -123,8 +124,12 @@ class Prologue:
             for index, axis, place in indexed(entry, self.operands.data[source]):
                 given = substitute(index, values)
                 side = side_of(given, self.operands.data)
-                if side is not Side.PAIR and not proven(index, axis):
+                if proven(index, axis):
+                    continue
+                if side is not Side.PAIR:
                     tokens.checked(source, given, axis, place, of_distance=side is Side.OFFSET)
+                elif can_check(given):
+                    print_check(tokens, self.operands.data, source, given, place)
 
 
 def indexed(entry: Entry, data: Data, features: int = 0) -> list[tuple[Expr, Size | int, int]]:

@@ -164,26 +164,54 @@ def _merged(*branches):
     out = sum(out.to(shares.dtype) * share[..., None] for (out, _), share in zip(branches, shares, strict=True))
     return out, peak + torch.where(total > 0, torch.where(total > 0, total, 1).log(), -torch.inf)
 ''',
+    "_at_hand": '''
+def _at_hand(x):
+    """Whether the numbers of a tensor can be looked at: not while compilers trace, nor those of vmap."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return False
+        x = torch._C._functorch.get_unwrapped(x)
+    return True
+''',
     "_within": '''
 def _within(index, size, name, text, axis, distance=None, low=0, high=0):
     """Refuse an index outside its axis; of distances, those low … high are met."""
-    if torch.compiler.is_compiling() or not isinstance(index, Tensor) or index.numel() == 0:
+    if not isinstance(index, Tensor) or index.numel() == 0 or not _at_hand(index):
         return
-    inner = index
-    while torch._C._functorch.is_functorch_wrapped_tensor(inner):
-        if torch._C._functorch.is_batchedtensor(inner):  # its numbers are not at hand
-            return
-        inner = torch._C._functorch.get_unwrapped(inner)
     if distance is not None:  # the last one is never met
         met = (distance >= low) & (distance <= high)
         index = torch.where(met, index, 0)[..., :-1, :]
+    _expect_within(index, size, name, text, axis)
+''',
+    "_pairs_within": '''
+def _pairs_within(index_of, related, rows, keys, hidden, call, size, name, text, axis):
+    """Refuse an index outside its axis at a related pair.
+
+    `rows` and `keys` are what it is made of, [batch or 1, heads or 1, tokens, 1], positions first.
+    """
+    if not all(map(_at_hand, (*rows, *keys))):
+        return
+    keys = [x.transpose(2, 3) for x in keys]
+    for row in range(0, rows[0].shape[2], 256):
+        block = [x[:, :, row : row + 256] for x in rows]
+        met = related(block[0], keys[0], call)
+        if hidden is not None:
+            met = met & ~hidden.transpose(2, 3)
+        _expect_within(torch.where(met, index_of(*block, *keys), 0), size, name, text, axis)
+''',
+    "_expect_within": """
+def _expect_within(index, size, name, text, axis):
+    if index.numel() == 0:
+        return
     if not index.device.type == "cpu":
         torch._assert_async(((index >= 0) & (index < size)).all())
         return
-    low, high = (int(index.min()), int(index.max())) if index.numel() else (0, 0)
+    low, high = int(index.min()), int(index.max())
     expected = f"0 … {size - 1}, the entries along axis {axis}"
     _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
-''',
+""",
     "_by_key": '''
 def _by_key(x, chunk, shape):
     """[batch, kv heads, m] -> the chunk's [batch, heads, 1, keys]: query heads read their key head's."""
@@ -284,4 +312,6 @@ def library(used: frozenset[str]) -> str:
     """The text of the helpers in `used`, in a fixed order."""
     if used & {"_picked", "_add_entries"}:
         used |= {"_at"}
+    if used & {"_within", "_pairs_within"}:
+        used |= {"_at_hand", "_expect_within"}
     return "\n".join(OPTIONAL[name] for name in OPTIONAL if name in used)
