@@ -10,8 +10,8 @@ from modules import load_module
 
 from attncc.diagnostics import Source, Span
 from attncc.emit.finish import finish
-from attncc.emit.torch_library import library
-from attncc.emit.triton_host import TritonForm
+from attncc.emit.torch_form.library import library
+from attncc.emit.triton_form.host import TritonForm
 from attncc.plan.choose import plan
 from attncc.plan.model import Plan
 from attncc.spec.data import Data, K, Q, Role, Size, V

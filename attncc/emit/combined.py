@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attncc.emit.arguments import Arguments
 from attncc.emit.finish import finish
 from attncc.emit.header import derivation, docstring, header
 from attncc.emit.module import emit_core, render
-from attncc.emit.prologue import CombinedOutputs
-from attncc.emit.torch_library import library
+from attncc.emit.prologue.arguments import Arguments
+from attncc.emit.prologue.derive import CombinedOutputs
+from attncc.emit.torch_form.library import library
 from attncc.emit.units import Unit, laid_out, renamed, shared, units_of
 from attncc.plan.model import Mixture, Plan, Planned
 from attncc.spec.data import Size

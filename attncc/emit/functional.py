@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from attncc.emit.arguments import Arguments
 from attncc.emit.operands import Operands
-from attncc.emit.prologue import Prologue
-from attncc.emit.torch_form import TorchForm
-from attncc.emit.torch_texts import PassTexts
+from attncc.emit.prologue.arguments import Arguments
+from attncc.emit.prologue.derive import Prologue
+from attncc.emit.torch_form.form import TorchForm
+from attncc.emit.torch_form.texts import PassTexts
 from attncc.graph.core import Kind
 from attncc.plan.model import Plan
 from attncc.spec.data import Data, Size

@@ -11,10 +11,10 @@ from attncc.emit.finish import finish
 from attncc.emit.functional import FunctionalForm
 from attncc.emit.header import derivation, digest, docstring, header
 from attncc.emit.operands import Operands
-from attncc.emit.torch_form import TorchForm
-from attncc.emit.torch_library import library
-from attncc.emit.torch_texts import PassTexts
-from attncc.emit.triton_host import TritonForm
+from attncc.emit.torch_form.form import TorchForm
+from attncc.emit.torch_form.library import library
+from attncc.emit.torch_form.texts import PassTexts
+from attncc.emit.triton_form.host import TritonForm
 from attncc.graph.ops import Op
 from attncc.plan.model import Plan
 from attncc.spec.expr import Name, names_in
@@ -43,7 +43,7 @@ def render(template: str, values: Mapping[str, object]) -> str:
 
 
 def _template(name: str) -> str:
-    return resources.files("attncc.emit").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("attncc.emit").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _values(plan: Plan, branch: str) -> dict[str, object]:

@@ -101,3 +101,8 @@ def fill(text: str, width: int) -> list[str]:
         else:
             current = f"{current} {word}" if current else word
     return [*lines, current] if current else lines
+
+
+def listed(names: list[str]) -> str:
+    """Names as a sentence lists them."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

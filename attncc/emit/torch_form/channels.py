@@ -16,7 +16,7 @@ from attncc.spec.expr import Call, Expr, Local, Vector, Width, children, rebuild
 
 if TYPE_CHECKING:
     from attncc.emit.tile import Kernel
-    from attncc.emit.torch_body import TorchBody
+    from attncc.emit.torch_form.body import TorchBody
 
 
 def vectors_by_channel(kernel: Kernel) -> tuple[str, ...]:

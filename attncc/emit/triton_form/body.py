@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attncc.emit.expressions import CONJUNCT
 from attncc.emit.tile import Sweep
-from attncc.emit.triton_pairs import PairPrinter
-from attncc.emit.triton_scope import (
+from attncc.emit.triton_form.pairs import PairPrinter
+from attncc.emit.triton_form.scope import (
     BLOCK,
     LANES,
     ORIGIN,

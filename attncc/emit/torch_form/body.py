@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from attncc.emit.expressions import HOST, torch_dialect
-from attncc.emit.expressions import Writer as ExpressionWriter
+from attncc.emit.dialects import HOST, torch_dialect
+from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.operands import Operands
 from attncc.emit.tile import Kernel, Sweep
-from attncc.emit.torch_channels import print_channels, print_spreads
+from attncc.emit.torch_form.channels import print_channels, print_spreads
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind
 from attncc.graph.ir import Node, peaked

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attncc.emit.expressions import TRITON
-from attncc.emit.expressions import Writer as ExpressionWriter
+from attncc.emit.dialects import TRITON
+from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.writer import Writer
 from attncc.graph.ops import Axis
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment, plus

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from attncc.emit.expressions import HOST
-from attncc.emit.expressions import Writer as ExpressionWriter
-from attncc.emit.sizes import Sizes
-from attncc.emit.within import proven
+from attncc.emit.dialects import HOST
+from attncc.emit.expressions import ExpressionWriter
+from attncc.emit.prologue.sizes import Sizes
+from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
 from attncc.spec.core_fields import read_fields
 from attncc.spec.data import Axis, Data, K, Q, Role, Size, V

@@ -7,7 +7,7 @@ the numbers of one channel lie side by side.
 from __future__ import annotations
 
 from attncc.emit.tile import Sweep
-from attncc.emit.triton_scope import BLOCK, LANES, LENGTH, KernelScope, width_of
+from attncc.emit.triton_form.scope import BLOCK, LANES, LENGTH, KernelScope, width_of
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.spec.expr import (

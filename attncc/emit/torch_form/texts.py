@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attncc.emit.numbers import tables_of
 from attncc.emit.operands import Operands
-from attncc.emit.torch_form import TorchForm, listed, tables_of
-from attncc.emit.writer import WIDTH
+from attncc.emit.torch_form.form import TorchForm
+from attncc.emit.writer import WIDTH, listed
 from attncc.graph.core import Kind, Operand
 from attncc.plan.model import Plan
 from attncc.rewrite.backward import gradient_name

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attncc.emit.operands import Operands
-from attncc.emit.sizes import Sizes
-from attncc.emit.tokens import TokenWriter
-from attncc.emit.within import proven
+from attncc.emit.prologue.sizes import Sizes
+from attncc.emit.prologue.tokens import TokenWriter
+from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
 from attncc.plan.model import Mixture, Plan

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from attncc.emit.expressions import TORCH
-from attncc.emit.expressions import Writer as ExpressionWriter
+from attncc.emit.dialects import TORCH
+from attncc.emit.expressions import ExpressionWriter
+from attncc.emit.numbers import print_numbers, tables_of
 from attncc.emit.tile import Kernel, schedule
-from attncc.emit.torch_form import print_numbers, tables_of
-from attncc.emit.triton_kernel import KernelPrinter
-from attncc.emit.triton_launch import Shapes, host_text
-from attncc.emit.triton_library import library
-from attncc.emit.triton_scope import by_channel, is_offset_sum, tiled
-from attncc.emit.triton_symbols import complete
+from attncc.emit.triton_form.kernel import KernelPrinter
+from attncc.emit.triton_form.launch import Shapes, host_text
+from attncc.emit.triton_form.library import library
+from attncc.emit.triton_form.scope import by_channel, is_offset_sum, tiled
+from attncc.emit.triton_form.symbols import complete
 from attncc.emit.writer import WIDTH, Writer
 from attncc.graph.core import Kind, Operand
 from attncc.graph.ir import Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attncc.emit.triton_scope import constexpr_of
+from attncc.emit.triton_form.scope import constexpr_of
 
 
 @dataclass(frozen=True, slots=True)

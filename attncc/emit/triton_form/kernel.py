@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from attncc.emit.tile import Kernel, Sweep
-from attncc.emit.triton_body import BodyPrinter
-from attncc.emit.triton_places import KernelPlaces
-from attncc.emit.triton_ranges import RangePrinter, Runs
-from attncc.emit.triton_scope import (
+from attncc.emit.triton_form.body import BodyPrinter
+from attncc.emit.triton_form.places import KernelPlaces
+from attncc.emit.triton_form.ranges import RangePrinter, Runs
+from attncc.emit.triton_form.scope import (
     BLOCK,
     LANES,
     LENGTH,

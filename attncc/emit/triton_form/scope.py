@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from attncc.emit.expressions import TRITON
-from attncc.emit.expressions import Writer as ExpressionWriter
+from attncc.emit.dialects import TRITON
+from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.tile import Kernel, Sweep
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node

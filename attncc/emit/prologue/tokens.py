@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attncc.emit.expressions import HOST, TORCH
-from attncc.emit.expressions import Writer as ExpressionWriter
+from attncc.emit.dialects import HOST, TORCH
+from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.operands import Operands
-from attncc.emit.within import proven
+from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
 from attncc.graph.core import TAKEN_NAMES, Kind
 from attncc.graph.widths import width_of

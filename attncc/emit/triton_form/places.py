@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncc.emit.triton_scope import BLOCK, LANES, LENGTH, START, KernelScope, is_vector, width_of
+from attncc.emit.triton_form.scope import BLOCK, LANES, LENGTH, START, KernelScope, is_vector, width_of
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.spec.data import Size

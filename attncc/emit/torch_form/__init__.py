@@ -1,0 +1,1 @@
+"""The PyTorch form: tile program → slabs of eager operations, and plain operations for compilers."""

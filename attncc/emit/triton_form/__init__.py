@@ -1,0 +1,1 @@
+"""The Triton form: tile program → kernels, and the code that launches them."""
