@@ -608,7 +608,8 @@ def _launch(kernel, name, grid, a_of_row, k, v, *arguments):
     block_d, block_e = _block(d), _block(e)
     _tuned(kernel, name, a_of_row.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
-        GROUP=a_of_row.shape[1] // k.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        GROUP=a_of_row.shape[1] // k.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -732,7 +733,7 @@ def _forward_slab(q, a_of_row, k, v, numbers, slab, chunks, work, call):
 
 
 def _backward_slab(q, a_of_row, k, v, d_out, lse, delta, dv, dk, numbers, slab, chunks, work, call):
-    """Gradients of one slab: returns those of q and a_of_row and adds those of k and v to their totals."""
+    """Gradients of one slab: returns those of rows and adds the others to their totals."""
     shape = slab.shape
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
     a_of_row_by = _channels_of_rows(a_of_row, shape)
@@ -1053,7 +1054,7 @@ def _weights_of(q, a_of_row, k, i, j, hidden, numbers, call):
 
 
 def _batched(q, a_of_row, k, v, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
     batch, heads, n, _ = a_of_row.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = a_of_row.dtype, _wide(a_of_row.dtype), a_of_row.device
@@ -1273,10 +1274,10 @@ def _register():
     _library.define(
         f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
     )
-    saved = "Tensor out, Tensor lse, Tensor residual, Tensor d_out, Tensor d_lse"
-    _library.define(
-        f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> (Tensor, Tensor, Tensor, Tensor)"
-    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
     _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
 

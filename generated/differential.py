@@ -862,7 +862,8 @@ def _one_launch(kernel, name, grid, q, k, v, *arguments):
     block_d, block_e = _block(d), _block(e)
     _one_tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
-        GROUP=q.shape[1] // k.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        GROUP=q.shape[1] // k.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -1044,7 +1045,7 @@ def _one_weights_of(q, k, i, j, hidden, numbers, call):
 
 
 def _one_batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_one_forward` returns, in memory that grows as rows times the keys that a block touches."""
+    """What `_one_forward` returns, in memory that grows as rows times keys that a block touches."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device
@@ -1170,10 +1171,10 @@ def _one_register():
     _library.define(
         f"{_one_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
     )
-    saved = "Tensor out, Tensor lse, Tensor residual, Tensor d_out, Tensor d_lse"
-    _library.define(
-        f"{_one_OPERATOR}_one_backward({inputs}, {saved}, {numbers}) -> (Tensor, Tensor, Tensor)"
-    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor)"
+    _library.define(f"{_one_OPERATOR}_one_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_one_OPERATOR, _one_run, "CompositeExplicitAutograd")
     _library.impl(f"{_one_OPERATOR}_one_backward", _one_run_backward, "CompositeExplicitAutograd")
 
@@ -1749,7 +1750,8 @@ def _two_launch(kernel, name, grid, q2, k2, v, *arguments):
     block_d, block_e = _block(d), _block(e)
     _two_tuned(kernel, name, q2.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
-        GROUP=q2.shape[1] // k2.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        GROUP=q2.shape[1] // k2.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -1933,7 +1935,7 @@ def _two_weights_of(q2, k2, i, j, hidden, numbers, call):
 
 
 def _two_batched(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_two_forward` returns, in memory that grows as rows times the keys that a block touches."""
+    """What `_two_forward` returns, in memory that grows as rows times keys that a block touches."""
     batch, heads, n, _ = q2.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q2.dtype, _wide(q2.dtype), q2.device
@@ -2066,10 +2068,10 @@ def _two_register():
     _library.define(
         f"{_two_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
     )
-    saved = "Tensor out, Tensor lse, Tensor residual, Tensor d_out, Tensor d_lse"
-    _library.define(
-        f"{_two_OPERATOR}_two_backward({inputs}, {saved}, {numbers}) -> (Tensor, Tensor, Tensor)"
-    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor)"
+    _library.define(f"{_two_OPERATOR}_two_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_two_OPERATOR, _two_run, "CompositeExplicitAutograd")
     _library.impl(f"{_two_OPERATOR}_two_backward", _two_run_backward, "CompositeExplicitAutograd")
 
@@ -2362,7 +2364,7 @@ def attention(
 
 
 def weights(branch: str, *data: Tensor, **options):
-    """The weights of some rows of one branch: its data in order, and `rows=…` and the options of `attention`."""
+    """Weights of some rows of a branch: its data in order, `rows=…`, options of `attention`."""
     branches = {
         "one": _one_weights,
         "two": _two_weights,

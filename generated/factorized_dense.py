@@ -628,7 +628,8 @@ def _launch(kernel, name, grid, A, vector_of_key, v, C, *arguments):
     block_d, block_e, block_d_2 = _block(d), _block(e), _block(d_2)
     _tuned(kernel, name, A.element_size(), max(64, block_d, block_e, block_d_2))[grid](
         *arguments,
-        GROUP=A.shape[1] // vector_of_key.shape[1], D=d, E=e, D_2=d_2, BLOCK_D=block_d, BLOCK_E=block_e, BLOCK_D_2=block_d_2,
+        GROUP=A.shape[1] // vector_of_key.shape[1],
+        D=d, E=e, D_2=d_2, BLOCK_D=block_d, BLOCK_E=block_e, BLOCK_D_2=block_d_2,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -778,7 +779,7 @@ def _backward_slab(
     work,
     call,
 ):
-    """Gradients of one slab: returns those of A and C and adds those of vector_of_key, vector_of_key_2 and v to their totals."""
+    """Gradients of one slab: returns those of rows and adds the others to their totals."""
     shape = slab.shape
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
     dA = A.new_zeros((*A.shape[:2], A.shape[-1]))
@@ -1112,7 +1113,7 @@ def _weights_of(A, C, vector_of_key, vector_of_key_2, i, j, hidden, numbers, cal
 
 
 def _batched(A, C, vector_of_key, vector_of_key_2, v, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
     batch, heads, n, _ = A.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = A.dtype, _wide(A.dtype), A.device
@@ -1391,10 +1392,10 @@ def _register():
     _library.define(
         f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
     )
-    saved = "Tensor out, Tensor lse, Tensor residual, Tensor d_out, Tensor d_lse"
-    _library.define(
-        f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
     _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
 

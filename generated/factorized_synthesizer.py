@@ -552,7 +552,8 @@ def _launch(kernel, name, grid, R1_of_row, R2_of_key, v, *arguments):
     block_d, block_e = _block(d), _block(e)
     _tuned(kernel, name, R1_of_row.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
-        GROUP=R1_of_row.shape[1] // R2_of_key.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        GROUP=R1_of_row.shape[1] // R2_of_key.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -661,7 +662,7 @@ def _forward_slab(R1_of_row, R2_of_key, v, numbers, slab, chunks, work, call):
 def _backward_slab(
     R1_of_row, R2_of_key, v, d_out, lse, delta, dv, d_R2_of_key, numbers, slab, chunks, work, call
 ):
-    """Gradients of one slab: returns that of R1_of_row and adds those of R2_of_key and v to their totals."""
+    """Gradients of one slab: returns those of rows and adds the others to their totals."""
     shape = slab.shape
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
     d_R1_of_row = R1_of_row.new_zeros((*R1_of_row.shape[:2], R1_of_row.shape[-1]))
@@ -958,7 +959,7 @@ def _weights_of(R1_of_row, R2_of_key, i, j, hidden, numbers, call):
 
 
 def _batched(R1_of_row, R2_of_key, v, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
     batch, heads, n, _ = R1_of_row.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = R1_of_row.dtype, _wide(R1_of_row.dtype), R1_of_row.device
@@ -1227,10 +1228,10 @@ def _register():
     _library.define(
         f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
     )
-    saved = "Tensor out, Tensor lse, Tensor residual, Tensor d_out, Tensor d_lse"
-    _library.define(
-        f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> (Tensor, Tensor, Tensor)"
-    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
     _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
 

@@ -133,11 +133,12 @@ if triton is not None:
 
     @triton.jit
     def _add_by_offset(start, line, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-        """Add the sums of a tile over r - c to the numbers around `start`, which no other program touches.
+        """Add sums of a tile over r - c around `start`, where no other program adds any.
 
-        Each row is turned by its own number, so that pairs at one distance stand below each other: lane t
-        holds the distances t, t + COLUMNS, and so on, of which every row has one. Each of these goes to a
-        line of its own: the tiles of one sweep then never meet a number twice and need not wait.
+        Each row is turned by its own number, so that pairs at one distance stand below each
+        other: lane t holds the distances t, t + COLUMNS, and so on, of which every row has one.
+        Each of these goes to a line of its own: the tiles of one sweep then never meet a number
+        twice and need not wait.
         """
         tl.static_assert(ROWS <= 2 * COLUMNS, "a program has three lines")
         lanes = tl.arange(0, COLUMNS)
@@ -604,7 +605,8 @@ def _launch(kernel, name, grid, q, k, v, *arguments):
     block_d, block_e = _block(d), _block(e)
     _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
-        GROUP=q.shape[1] // k.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        GROUP=q.shape[1] // k.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -624,7 +626,7 @@ _MARGIN = 256  # a tile may end so far beyond the last row or key
 
 
 def _sums_by_offset(batch, heads, n, m, device):
-    """Room for sums by r - c + m - 1, three lines for each of the programs that share a head's rows.
+    """Room for sums by r - c + m - 1, three lines for each program that shares a head's rows.
 
     Each program adds in its own lines, so that the order of all additions is fixed.
     """
@@ -736,7 +738,7 @@ def _backward_slab(
     work,
     call,
 ):
-    """Gradients of one slab: returns that of q and adds those of k, v and bias_by_offset to their totals."""
+    """Gradients of one slab: returns those of rows and adds the others to their totals."""
     shape = slab.shape
     inverse_m, d_dot_factor = numbers
     dq_total = q.new_zeros((*q.shape[:2], q.shape[-1]))
@@ -1013,7 +1015,7 @@ def _weights_of(q, k, bias_by_offset, i, j, hidden, numbers, call):
 
 
 def _batched(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device
@@ -1197,7 +1199,7 @@ def _add_diagonals(total, x, slab, chunk, call):
 
 
 def _at_distances(x, row, place, m):
-    """Numbers of distances [batch, heads, n + m] for rows [batch, blocks, rows] and keys [batch, blocks, keys]."""
+    """Numbers of distances [batch, heads, n + m] for rows and keys [batch, blocks, …]."""
     at = (row[..., None] - place[..., None, :] + m - 1).clamp(0, x.shape[2] - 1)[:, None]
     entry = torch.arange(x.shape[0], device=x.device)[:, None, None, None, None]
     head = torch.arange(x.shape[1], device=x.device)[:, None, None, None]
@@ -1298,10 +1300,10 @@ def _register():
     numbers = f"{places}, str form"
     inputs = "Tensor q, Tensor k, Tensor v, Tensor bias_by_offset"
     _library.define(f"{_OPERATOR}({inputs}, {numbers}) -> Tensor")
-    saved = "Tensor out, Tensor d_out"
-    _library.define(
-        f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> (Tensor, Tensor, Tensor, Tensor)"
-    )
+    statistics = ""
+    saved = f"Tensor out, {statistics}Tensor d_out"
+    gradients = "(Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_OPERATOR, lambda *args: _run(*args)[0], "CompositeExplicitAutograd")
     _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
 

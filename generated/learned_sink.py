@@ -567,7 +567,8 @@ def _launch(kernel, name, grid, q, k, v, *arguments):
     block_d, block_e = _block(d), _block(e)
     _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
-        GROUP=q.shape[1] // k.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        GROUP=q.shape[1] // k.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -713,7 +714,7 @@ def _backward_slab(
     work,
     call,
 ):
-    """Gradients of one slab: returns those of q and sink_of_row and adds those of k and v to their totals."""
+    """Gradients of one slab: returns those of rows and adds the others to their totals."""
     shape = slab.shape
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
     scale, d_dot_factor = numbers
@@ -1038,7 +1039,7 @@ def _weights_of(q, k, sink_of_row, i, j, hidden, numbers, call):
 
 
 def _batched(q, k, v, sink_of_row, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device
@@ -1250,10 +1251,10 @@ def _register():
     _library.define(
         f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor, Tensor)"
     )
-    saved = "Tensor out, Tensor lse, Tensor part_of_sink_of_row, Tensor residual, Tensor d_out, Tensor d_lse"
-    _library.define(
-        f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> (Tensor, Tensor, Tensor, Tensor)"
-    )
+    statistics = "Tensor lse, Tensor part_of_sink_of_row, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
     _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
 

@@ -481,7 +481,8 @@ def _launch(kernel, name, grid, q, v, *arguments):
     block_d, block_e = _block(d), _block(e)
     _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
-        GROUP=q.shape[1] // v.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        GROUP=q.shape[1] // v.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -583,7 +584,7 @@ def _forward_slab(q, v, a_of_row, b_of_key, numbers, slab, chunks, work, call):
 def _backward_slab(
     q, v, a_of_row, b_of_key, d_out, dv, d_b_of_key, numbers, slab, chunks, work, call
 ):
-    """Gradients of one slab: returns that of a_of_row and adds those of v and b_of_key to their totals."""
+    """Gradients of one slab: returns those of rows and adds the others to their totals."""
     shape = slab.shape
     _, inverse = numbers
     d_a_of_row = q.new_zeros((*shape[:3], 1))
@@ -854,7 +855,7 @@ def _weights_of(q, a_of_row, b_of_key, i, j, hidden, numbers, call):
 
 
 def _batched(q, v, a_of_row, b_of_key, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device
@@ -986,7 +987,7 @@ def _numbers_of(x, batch, heads, length, wide, device):
 
 
 def _by_key(x, chunk, shape):
-    """[batch, kv heads, m] -> the chunk's [batch, heads, 1, keys]: query heads read their key head's."""
+    """[batch, kv heads, m] -> the chunk's [batch, heads, 1, keys], each by its key head."""
     return x[:, :, None, chunk.keys].repeat_interleave(shape[1] // x.shape[1], 1)
 
 
@@ -1093,10 +1094,10 @@ def _register():
     numbers = f"float scale, {places}, str form"
     inputs = "Tensor q, Tensor v, Tensor a_of_row, Tensor b_of_key"
     _library.define(f"{_OPERATOR}({inputs}, {numbers}) -> Tensor")
-    saved = "Tensor out, Tensor d_out"
-    _library.define(
-        f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> (Tensor, Tensor, Tensor, Tensor)"
-    )
+    statistics = ""
+    saved = f"Tensor out, {statistics}Tensor d_out"
+    gradients = "(Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_OPERATOR, lambda *args: _run(*args)[0], "CompositeExplicitAutograd")
     _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
 

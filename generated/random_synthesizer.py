@@ -409,7 +409,8 @@ def _launch(kernel, name, grid, q, v, *arguments):
     block_d, block_e = _block(d), _block(e)
     _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
-        GROUP=q.shape[1] // v.shape[1], D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        GROUP=q.shape[1] // v.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -456,7 +457,6 @@ def _launch_backward(
     kv_heads, m, _ = v.shape[1:]
     dq = q.new_zeros(q.shape)
     dv = v.new_empty(v.shape)
-    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
     lse = lse.contiguous()
     starts, lengths = _places(q, v, q_start, q_starts, kv_lengths)
     if dv.numel():
@@ -788,7 +788,7 @@ def _weights_of(q, R, i, j, hidden, numbers, call):
 
 
 def _batched(q, v, R, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times the keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device
@@ -937,7 +937,7 @@ def _expect_within(index, size, name, text, axis):
 
 
 def _at(table, *at):
-    """Indices of a table as tensors, kept within its axes: pairs that are not related may lie outside."""
+    """Indices of a table, kept within its axes: pairs that are not related may lie outside."""
     at = (torch.as_tensor(x, device=table.device).long() for x in at)
     return tuple(x.clamp(0, size - 1) for x, size in zip(at, table.shape, strict=True))
 
@@ -1062,10 +1062,10 @@ def _register():
     _library.define(
         f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
     )
-    saved = "Tensor out, Tensor lse, Tensor residual, Tensor d_out, Tensor d_lse"
-    _library.define(
-        f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> (Tensor, Tensor, Tensor)"
-    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
     _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -114,7 +115,8 @@ def test_files_are_lint_clean() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_lines_are_short(name: str) -> None:
-    """Except where the spec is quoted: its lines are its author's."""
+    """Except where the spec is quoted: its lines and its indices are its author's."""
     lines = (GENERATED / f"{name}.py").read_text(encoding="utf-8").splitlines()
     body = lines[next(at for at, line in enumerate(lines) if not line.startswith("#")) :]
-    assert [line for line in body if len(line) > 100 and not line.endswith("# fmt: skip")] == []
+    long = [line for line in body if len(line) > 100 and not line.endswith("# fmt: skip")]
+    assert [line for line in long if not re.fullmatch(r' *"[^"]*",', line)] == []

@@ -13,7 +13,7 @@ from attncc.emit.symbols import with_numbers
 from attncc.emit.tile import Kernel, Sweep, schedule
 from attncc.emit.torch_form.body import SYMBOLS, TorchBody
 from attncc.emit.torch_form.channels import vectors_by_channel
-from attncc.emit.writer import Writer, listed
+from attncc.emit.writer import WIDTH, Writer, listed
 from attncc.graph.core import Kind, Operand
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
@@ -312,7 +312,10 @@ class TorchForm:
             own = [each.name for each in self.operands.row_gradients(self.backward_graph)]
             others = [operand.name for operand, _ in self.operands.totals(self.backward_graph).values()]
             returned = f"returns {_that_of(own)} and adds" if own else "adds"
-            writer.line(f'"""Gradients of one slab: {returned} {_those_of(others)} to their totals."""')
+            said = f"Gradients of one slab: {returned} {_those_of(others)} to their totals."
+            if len(said) > WIDTH - 10:
+                said = "Gradients of one slab: returns those of rows and adds the others to their totals."
+            writer.line(f'"""{said}"""')
             writer.line("shape = slab.shape")
             if "lse" in statistics:
                 writer.line(

@@ -214,7 +214,7 @@ def _expect_within(index, size, name, text, axis):
 """,
     "_by_key": '''
 def _by_key(x, chunk, shape):
-    """[batch, kv heads, m] -> the chunk's [batch, heads, 1, keys]: query heads read their key head's."""
+    """[batch, kv heads, m] -> the chunk's [batch, heads, 1, keys], each by its key head."""
     return x[:, :, None, chunk.keys].repeat_interleave(shape[1] // x.shape[1], 1)
 ''',
     "_of_heads": '''
@@ -257,7 +257,7 @@ def _add_diagonals(total, x, slab, chunk, call):
 ''',
     "_at_distances": '''
 def _at_distances(x, row, place, m):
-    """Numbers of distances [batch, heads, n + m] for rows [batch, blocks, rows] and keys [batch, blocks, keys]."""
+    """Numbers of distances [batch, heads, n + m] for rows and keys [batch, blocks, …]."""
     at = (row[..., None] - place[..., None, :] + m - 1).clamp(0, x.shape[2] - 1)[:, None]
     entry = torch.arange(x.shape[0], device=x.device)[:, None, None, None, None]
     head = torch.arange(x.shape[1], device=x.device)[:, None, None, None]
@@ -265,7 +265,7 @@ def _at_distances(x, row, place, m):
 ''',
     "_at": '''
 def _at(table, *at):
-    """Indices of a table as tensors, kept within its axes: pairs that are not related may lie outside."""
+    """Indices of a table, kept within its axes: pairs that are not related may lie outside."""
     at = (torch.as_tensor(x, device=table.device).long() for x in at)
     return tuple(x.clamp(0, size - 1) for x, size in zip(at, table.shape, strict=True))
 ''',

@@ -248,7 +248,7 @@ class TritonForm:
             for node in self._offset_sums():
                 device = f"{self.core.rows}.device"
                 writer.line(f"{node.name} = _sums_by_offset(batch, heads, n, m, {device})")
-            if self.plan.reads_delta:
+            if self._reads_delta():
                 less = " - d_lse.float()" if self.plan.has_lse else ""
                 writer.line(f"delta = (d_out.float() * _unrounded(out, residual)).sum(-1){less}")
             for name in self._read_statistics():
@@ -287,10 +287,17 @@ class TritonForm:
     def _stores(self) -> tuple[Node, ...]:
         return (*self.columns.stores, *(self.rows.stores if self.rows is not None else ()))
 
-    def _read_statistics(self) -> list[str]:
+    def _own_statistics(self) -> list[str]:
         rows = self.rows.statistics if self.rows is not None else ()
-        names = dict.fromkeys(node.name for node in (*self.columns.statistics, *rows))
-        return [name for name in names if name != "delta"]
+        return list(dict.fromkeys(node.name for node in (*self.columns.statistics, *rows)))
+
+    def _read_statistics(self) -> list[str]:
+        return [name for name in self._own_statistics() if name != "delta"]
+
+    def _reads_delta(self) -> bool:
+        """Whether a kernel does, or what is left to do after them; a sum into tables finds its own."""
+        backward = self.plan.gpu.backward
+        return "delta" in self._own_statistics() or any("delta" in backward[name].inputs for name in backward.outputs)
 
     def _print_left(self, writer: Writer) -> None:
         """Gradients that follow from saved row numbers, and what is left to do to sums by distance."""

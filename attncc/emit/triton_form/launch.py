@@ -151,7 +151,8 @@ def _launch(kernel, name, grid, <ARGUMENTS>, *arguments):
     <BLOCK_NAMES> = <BLOCKS_OF>
     _tuned(kernel, name, <ROWS>.element_size(), max(64, <BLOCK_NAMES>))[grid](
         *arguments,
-        GROUP=<ROWS>.shape[1] // <COLUMN>.shape[1], <CONSTANTS>,
+        GROUP=<ROWS>.shape[1] // <COLUMN>.shape[1],
+        <CONSTANTS>,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -173,7 +174,7 @@ _MARGIN = 256  # a tile may end so far beyond the last row or key
 
 
 def _sums_by_offset(batch, heads, n, m, device):
-    """Room for sums by r - c + m - 1, three lines for each of the programs that share a head's rows.
+    """Room for sums by r - c + m - 1, three lines for each program that shares a head's rows.
 
     Each program adds in its own lines, so that the order of all additions is fixed.
     """

@@ -172,11 +172,12 @@ def _add_channel(total, channel, numbers, BLOCK: tl.constexpr):
     "_add_by_offset": '''
 @triton.jit
 def _add_by_offset(start, line, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Add the sums of a tile over r - c to the numbers around `start`, which no other program touches.
+    """Add sums of a tile over r - c around `start`, where no other program adds any.
 
-    Each row is turned by its own number, so that pairs at one distance stand below each other: lane t
-    holds the distances t, t + COLUMNS, and so on, of which every row has one. Each of these goes to a
-    line of its own: the tiles of one sweep then never meet a number twice and need not wait.
+    Each row is turned by its own number, so that pairs at one distance stand below each
+    other: lane t holds the distances t, t + COLUMNS, and so on, of which every row has one.
+    Each of these goes to a line of its own: the tiles of one sweep then never meet a number
+    twice and need not wait.
     """
     tl.static_assert(ROWS <= 2 * COLUMNS, "a program has three lines")
     lanes = tl.arange(0, COLUMNS)
