@@ -149,7 +149,7 @@ attention cells(side = 3) {
     own, other = torch.zeros(2, 12, dtype=torch.int), torch.ones(2, 12, dtype=torch.int)
     other[:, 9:] = 7  # beyond the pattern
     attention(q, k, v, t, kinds, own, other)
-    with pytest.raises(ValueError, match="index `own \\+ other` of kinds is 1 … 7, expected 0 … 3"):
-        attention(q[:, :, :9], k, v, t, kinds, own[:, :9], other.flip(1), k_start=-3)
+    with pytest.raises(ValueError, match="index `own \\+ other` of kinds is 0 … 7, expected 0 … 3"):
+        attention(q[:, :, :9], k, v, t, kinds, own[:, :9], other.flip(1))
     with pytest.raises(ValueError, match="index `i // 3 - j // 3 \\+ 3 - 1` of t is -4 … 4"):
         attention(q, k, v, t, kinds, own, other, q_start=torch.tensor([-12, 0]))
