@@ -66,7 +66,7 @@ def test_torch(data: st.DataObject, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(SETTINGS, max_examples=60)
+@settings(SETTINGS, max_examples=30)
 @given(data=st.data())
 def test_plain_operations(data: st.DataObject, tmp_path: Path) -> None:
     """What compilers and second derivatives take equals the slabs, and `weights` equals the oracle's."""

@@ -48,10 +48,11 @@ for path in sys.argv[1:]:
 
 
 def test_the_order_of_sets_does_not_matter() -> None:
+    """Two orders and the one of whoever wrote the files give the same bytes."""
     paths = [str(SPECS / f"{name}.attn") for name in NAMES]
-    outputs = [run(HASHES, *paths, PYTHONHASHSEED=str(seed)) for seed in range(4)]
-    assert len(set(outputs)) == 1
-    assert len(outputs[0].split()) == len(NAMES)
+    written = [hashlib.sha256((GENERATED / f"{name}.py").read_bytes()).hexdigest() for name in NAMES]
+    for seed in ("1", "2"):
+        assert run(HASHES, *paths, PYTHONHASHSEED=seed).split() == written
 
 
 @pytest.mark.parametrize("name", NAMES)
