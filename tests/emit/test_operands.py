@@ -165,8 +165,8 @@ def test_vmap(name: str, modules: Callable[..., ModuleType]) -> None:
             torch.testing.assert_close(found[at], torch.stack(grads), rtol=1e-7, atol=1e-9)
 
 
-# Numbers of distances and of heads, whole numbers of tokens, entries, channels, derived and projected vectors: one each;
-# `test_export` and `test_operators` go through the same text for all.
+# Numbers of distances and of heads, whole numbers of tokens, entries, channels, derived and projected vectors: one
+# of each. `test_export` and `test_operators` go through the same text for all.
 COMPILED = ("by_distance", "sink", "segments", "pair_table", "additive", "rotated", "projected")
 
 
