@@ -905,7 +905,7 @@ def _positions(count, start, starts, device):
 
 
 def _at_hand(x):
-    """Whether the numbers of a tensor can be looked at: not while compilers trace, nor those of vmap."""
+    """Whether numbers can be looked at: not while compilers trace, nor those of vmap."""
     if torch.compiler.is_compiling():
         return False
     while torch._C._functorch.is_functorch_wrapped_tensor(x):

@@ -71,7 +71,8 @@ def _values(plan: Plan, branch: str) -> dict[str, object]:
         | {"_reciprocal"}
         | ({"_table"} if "_table(" in launchers + parts.numbers else set())
     )
-    body = "".join((parts.pattern, parts.numbers, parts.slabs, parts.plain, launchers, prologue))
+    helpers = library(frozenset(used))
+    body = "".join((parts.pattern, parts.numbers, parts.slabs, parts.plain, launchers, prologue, helpers))
     return {
         **passes,
         **interface,
@@ -85,7 +86,7 @@ def _values(plan: Plan, branch: str) -> dict[str, object]:
         "triton_text": triton_text,
         "launchers": launchers,
         "prologue": prologue,
-        "library": library(frozenset(used)),
+        "library": helpers,
         "scale": "scale, " if spec.reads_scale else "",
         "statistics": statistics,
         # What forward returns beside `out`: row numbers, and what rounding took from `out`.

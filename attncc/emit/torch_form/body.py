@@ -14,6 +14,7 @@ from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.operands import Operands
 from attncc.emit.tile import Kernel, Sweep
 from attncc.emit.torch_form.channels import print_channels, print_spreads
+from attncc.emit.torch_form.products import Products
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind
 from attncc.graph.ir import Node, peaked
@@ -29,7 +30,6 @@ from attncc.spec.expr import (
     Name,
     Negate,
     Type,
-    names_in,
     substitute,
     type_of,
     walk,
@@ -87,6 +87,8 @@ class TorchBody:
         self.rescaled: frozenset[str] = frozenset()  # sums of the sweep that is being printed
         self.fused: set[str] = set()  # numbers that a product has computed already
         self.products: dict[str, Expr] = {}  # numbers as they are once a product has multiplied by a scalar
+        self.scaled = Products(kernel)
+        self.onto: dict[str, Node] = {}  # for products, the entries that they are added to
         self.tiles = {node.name for sweep in kernel.sweeps for node in sweep.body}
         # Entries may lack axes of batch entries, heads, rows or keys; what stands in their memory may be others' too.
         entries = {node.name for sweep in kernel.sweeps for node in sweep.body if node.op is Op.ENTRY}
@@ -189,6 +191,7 @@ class TorchBody:
         """The statements for one chunk of keys; accumulators exist already."""
         self.rescaled = sweep.rescaled
         steps = self._order(sweep)
+        self.onto = self.scaled.entries_under(steps) if self.in_place else {}
         spread: set[str] = set()
         for at, node in enumerate(steps):
             later = {name for each in steps[at + 1 :] for name in _read(each)}
@@ -228,6 +231,8 @@ class TorchBody:
             case Op.DOT:
                 self._print_dot(node)
             case Op.NUMBER if node.name in self.fused:
+                return
+            case Op.ENTRY if node in self.onto.values():
                 return
             case Op.ENTRY:
                 self._print_entry(node)
@@ -272,36 +277,37 @@ class TorchBody:
         row, column = node.inputs
         if self._axis(row) is Axis.COLUMN:
             row, column = column, row
-        if self.in_place:
-            name, factor = self._scaled_by_product(node)
+        if node.name in self.onto:
+            self._print_dot_onto(node, row, column)
+        elif self.in_place:
+            name, factor = self._scaled(node)
             arguments = f"{row}, {column}_tile, work[{self.workspaces}], shape{factor}"
             self.writer.line(f"{name} = _product({arguments})")
             self.workspaces += 1
         else:
             self.writer.line(f"{node.name} = _scores({row}, {column})")
 
-    def _scaled_by_product(self, dot: Node) -> tuple[str, str]:
-        """The number that a dot product becomes at once, and a factor, where its one reader multiplies by a scalar."""
-        users = [node for sweep in self.kernel.sweeps for node in sweep.body if dot.name in node.inputs]
-        if len(users) != 1 or users[0].op is not Op.NUMBER:
-            return dot.name, ""
-        number, read = users[0], [each for each in walk(users[0].value) if each == Local(dot.name)]
-        for part in walk(number.value) if len(read) == 1 else ():
-            match part:
-                case Binary(
-                    op=BinaryOp.MULTIPLY, left=Local(name=scalar) | Const(value=scalar), right=Local(name=dot.name)
-                ) if isinstance(scalar, float | int) or self._is_scalar(scalar):
-                    if part == number.value:
-                        self.fused.add(number.name)
-                        return number.name, f", {scalar}"
-                    self.products[number.name] = substitute(number.value, {part: Local(dot.name)})
-                    return dot.name, f", {scalar}"
-        return dot.name, ""
+    def _print_dot_onto(self, dot: Node, row: str, column: str) -> None:
+        """A product that is added to numbers of distances while it is taken."""
+        entry = self.onto[dot.name]
+        number, factor = self.scaled.reader(dot)
+        self.used |= {"_by_distance", "_product_onto"}
+        start = f"_by_distance({entry.inputs[0]}, slab, chunk, call, work[{self.workspaces}])"
+        self.writer.line(f"{number.name} = _product_onto({row}, {column}_tile, {start}{factor})")
+        self.fused.add(number.name)
+        self.workspaces += 1
 
-    def _is_scalar(self, name: str) -> bool:
-        """Whether a name is a plain number of the call, the same for all heads."""
-        node = next((each for each in self.kernel.uniform if each.name == name), None)
-        return node is not None and not names_in(node.value) & {Name.HEAD, Name.VALID}
+    def _scaled(self, dot: Node) -> tuple[str, str]:
+        """The number that a dot product becomes at once, and a factor, where its one reader multiplies by a scalar."""
+        found = self.scaled.part(dot)
+        if found is None:
+            return dot.name, ""
+        number, part, factor = found
+        if part == number.value:
+            self.fused.add(number.name)
+            return number.name, factor
+        self.products[number.name] = substitute(number.value, {part: Local(dot.name)})
+        return dot.name, factor
 
     def _axis(self, name: str) -> Axis:
         return next(node.axes[0] for node in self.kernel.operands if node.name == name)
@@ -370,7 +376,7 @@ class TorchBody:
     def _inner(self, node: Node) -> str:
         """A factor of batch entries, which has to come before entries are added up."""
         users = [each for each in self.kernel.at_last if each.op is Op.MULTIPLY and each.inputs[0] == node.name]
-        factors = [each.inputs[1] for each in users if not self._is_scalar(each.inputs[1])]
+        factors = [each.inputs[1] for each in users if not self.scaled.is_scalar(each.inputs[1])]
         return f" * {factors[0]}" if factors else ""
 
     # --- numbers looked up ------------------------------------------------------------------------------------

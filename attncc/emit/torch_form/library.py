@@ -166,7 +166,7 @@ def _merged(*branches):
 ''',
     "_at_hand": '''
 def _at_hand(x):
-    """Whether the numbers of a tensor can be looked at: not while compilers trace, nor those of vmap."""
+    """Whether numbers can be looked at: not while compilers trace, nor those of vmap."""
     if torch.compiler.is_compiling():
         return False
     while torch._C._functorch.is_functorch_wrapped_tensor(x):
@@ -228,32 +228,69 @@ def _of_keys(x, keys):
     return x.sum(-2).unflatten(1, (keys.shape[1], -1)).sum(2)
 ''',
     "_by_distance": '''
-def _by_distance(x, slab, chunk, call):
-    """Numbers of distances [batch, heads, n + m] for every pair of a slab and a chunk."""
+def _by_distance(x, slab, chunk, call, work=None):
+    """Numbers of distances [batch, heads, n + m] for every pair of a slab and a chunk.
+
+    In a workspace they have all axes; else those that they are the same for may be 1.
+    """
     rows = slab.rows.stop - slab.rows.start
     first = slab.rows.start - chunk.keys.stop + call.m  # of the first row and the last key
-    met = x[..., first : first + rows + chunk.count - 1]
+    met = x[..., first : first + rows + chunk.count - 1].flip(-1).unfold(-1, chunk.count, 1)
     last_row_first = torch.arange(rows - 1, -1, -1, device=x.device)
-    return met.flip(-1).unfold(-1, chunk.count, 1).index_select(-2, last_row_first)
+    if work is None:
+        return met.index_select(-2, last_row_first)
+    shape = (*slab.shape, chunk.count)
+    out = work[: math.prod(shape)].view(shape)
+    return torch.index_select(met.expand(shape), -2, last_row_first, out=out)
+''',
+    "_product_onto": '''
+def _product_onto(rows, keys, out, factor=1):
+    """Scores of folded rows and keys, times a factor, added to a tile."""
+    flat = out.view(*rows.shape[:2], keys.shape[1])
+    torch.baddbmm(flat, rows, keys.mT, alpha=factor, out=flat)
+    return out
 ''',
     "_add_diagonals": '''
 def _add_diagonals(total, x, slab, chunk, call):
     """Add up pairs [batch, heads, rows, keys] of a slab and a chunk along their distances.
 
-    In rows of one more number than there are distances, a diagonal is a column.
+    In rows of one more number than there are keys, a diagonal is a column. Where it ends before
+    the last row, the column goes on with the one that begins in the next row.
     """
     batch, heads, rows, keys = x.shape
-    count = rows + keys - 1
-    skewed = x.new_empty(batch, heads, rows * (count + 1))
-    strides = (*skewed.stride()[:2], count, 1)
-    skewed.as_strided(x.shape, strides, rows - 1).copy_(x)
-    skewed.as_strided((batch, heads, rows, rows - 1), strides).zero_()  # between the rows
-    skewed[..., rows * count :].zero_()
-    sums = skewed.view(batch, heads, rows, count + 1).sum(2)[..., :count].flip(-1)
+    if keys >= rows:
+        x = x.contiguous()
+        strides, ends = (*x.stride()[:2], keys + 1, 1), keys - rows + 1
+        through = x.as_strided((batch, heads, rows, ends), strides)
+        both = x.as_strided((batch, heads, rows - 1, rows), strides, x.storage_offset() + ends)
+        of_next = _of_next_row(rows, x.device)
+        after, before = both.masked_fill(of_next, 0).sum(2), both.masked_fill(~of_next, 0).sum(2)
+        sums = torch.cat((before[..., 1:], through.sum(2), after[..., :-1]), -1)
+    else:
+        sums = _diagonals(x)
     if total.shape[0] < batch:
         sums = sums.sum(0, keepdim=True)
     first = slab.rows.start - chunk.keys.stop + call.m
-    total[..., first : first + count].add_(sums)
+    total[..., first : first + rows + keys - 1].add_(sums.flip(-1))
+''',
+    "_of_next_row": '''
+@functools.lru_cache(maxsize=8)
+def _of_next_row(rows, device):
+    """Which of the last numbers of longer rows belong to the row that comes next."""
+    at = torch.arange(rows, device=device)
+    return at[:-1, None] + at >= rows - 1
+''',
+    "_diagonals": '''
+def _diagonals(x):
+    """The sums of a tile along its diagonals, from that of the last row's first key.
+
+    In rows of one more number than there are diagonals, a diagonal is a column.
+    """
+    batch, heads, rows, keys = x.shape
+    count = rows + keys - 1
+    skewed = x.new_zeros(batch, heads, rows * (count + 1))
+    skewed.as_strided(x.shape, (*skewed.stride()[:2], count, 1), rows - 1).copy_(x)
+    return skewed.view(batch, heads, rows, count + 1).sum(2)[..., :count]
 ''',
     "_at_distances": '''
 def _at_distances(x, row, place, m):
@@ -314,4 +351,6 @@ def library(used: frozenset[str]) -> str:
         used |= {"_at"}
     if used & {"_within", "_pairs_within"}:
         used |= {"_at_hand", "_expect_within"}
+    if "_add_diagonals" in used:
+        used |= {"_diagonals", "_of_next_row"}
     return "\n".join(OPTIONAL[name] for name in OPTIONAL if name in used)
