@@ -751,7 +751,7 @@ def _forward_slab(q, k, v, bias_by_offset, numbers, slab, chunks, work, call):
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
         dot_qk = _product(q, k_tile, work[0], shape)
-        bias = _by_distance(bias_by_offset, slab, chunk, call)
+        bias = _by_distance(bias_by_offset, slab, chunk)
         score = dot_qk.mul_(0.0078125).add_(bias)
         erf_1 = score.sub_(0.7071067811865476).mul_(2.5066282746310002).erf_()
         weight = erf_1.add_(1).mul_(0.5)
@@ -783,7 +783,7 @@ def _backward_slab(
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
         dot_qk = _product(q, k_tile, work[0], shape)
-        bias = _by_distance(bias_by_offset, slab, chunk, call)
+        bias = _by_distance(bias_by_offset, slab, chunk)
         score = dot_qk.mul_(0.0078125).add_(bias)
         erf_1 = (score - 0.7071067811865476).mul_(2.5066282746310002).erf_()
         weight = erf_1.add_(1).mul_(0.5)
@@ -803,7 +803,7 @@ def _backward_slab(
         _hide(d_score, chunk, 0.0, call)
         dq_total.baddbmm_(_pairs(d_score, q), k_tile)
         dk_total[:, chunk.keys].baddbmm_(_pairs(d_score, q).mT, q)
-        _add_diagonals(d_bias_by_offset, d_score, slab, chunk, call)
+        _add_diagonals(d_bias_by_offset, d_score, slab, chunk)
     dq = dq_total * d_dot_factor
     return (dq,)
 
@@ -823,6 +823,8 @@ class _Slab(NamedTuple):
     first: int
     last: int
     shape: tuple  # batch entries, heads, rows
+    row: int  # the place of the first row
+    keys: int  # how many keys there are
 
 
 class _Chunk(NamedTuple):
@@ -917,7 +919,7 @@ def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
                     break
                 rows //= 2
             shape = (entries.stop - entry, heads, end - row)
-            yield _Slab(entries, slice(row, end), first, last, shape), chunks
+            yield _Slab(entries, slice(row, end), first, last, shape, row, v.shape[2]), chunks
             row = end
 
 
@@ -1207,13 +1209,13 @@ def _expect_within(index, size, name, text, axis):
     _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
 
 
-def _by_distance(x, slab, chunk, call, work=None):
+def _by_distance(x, slab, chunk, work=None):
     """Numbers of distances [batch, heads, n + m] for every pair of a slab and a chunk.
 
     In a workspace they have all axes; else those that they are the same for may be 1.
     """
-    rows = slab.rows.stop - slab.rows.start
-    first = slab.rows.start - chunk.keys.stop + call.m  # of the first row and the last key
+    rows = slab.last - slab.first + 1
+    first = slab.row - chunk.keys.stop + slab.keys  # of the first row and the last key
     met = x[..., first : first + rows + chunk.count - 1].flip(-1).unfold(-1, chunk.count, 1)
     last_row_first = torch.arange(rows - 1, -1, -1, device=x.device)
     if work is None:
@@ -1223,7 +1225,7 @@ def _by_distance(x, slab, chunk, call, work=None):
     return torch.index_select(met.expand(shape), -2, last_row_first, out=out)
 
 
-def _add_diagonals(total, x, slab, chunk, call):
+def _add_diagonals(total, x, slab, chunk):
     """Add up pairs [batch, heads, rows, keys] of a slab and a chunk along their distances.
 
     In rows of one more number than there are keys, a diagonal is a column. Where it ends before
@@ -1242,7 +1244,7 @@ def _add_diagonals(total, x, slab, chunk, call):
         sums = _diagonals(x)
     if total.shape[0] < batch:
         sums = sums.sum(0, keepdim=True)
-    first = slab.rows.start - chunk.keys.stop + call.m
+    first = slab.row - chunk.keys.stop + slab.keys
     total[..., first : first + rows + keys - 1].add_(sums.flip(-1))
 
 

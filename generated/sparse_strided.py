@@ -12,6 +12,7 @@
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -47,6 +48,7 @@ class _Call(NamedTuple):
     m: int
     heads: int
     head: int | Tensor
+    residue: int = 0  # which class of rows a part has
 
 
 def _segments(first, last, call):
@@ -57,6 +59,109 @@ def _segments(first, last, call):
 def _related(i, j, call):
     """The pattern: j <= i & (i - j <= 127 & j - i <= 0 | (i - j) % 128 == 0)"""
     return (j <= i) & (((i - j <= 127) & (j <= i)) | ((i - j) % 128 == 0))
+
+
+class _Strips(NamedTuple):
+    """The positions p with start <= p % period < start + width, by coordinates: 0 for the first, 1, 2, …"""
+
+    period: int = 1
+    width: int = 1
+    start: int = 0
+
+    def below(self, position):
+        """How many of the positions from 0 on lie before one."""
+        rest = position % self.period - self.start
+        return self.width * (position // self.period) + min(max(rest, 0), self.width)
+
+    def at(self, coordinate):
+        """The position at a coordinate."""
+        strip, rest = coordinate // self.width, coordinate % self.width
+        return self.period * strip + self.start + rest
+
+    def places(self, first, stop, origin, device):
+        """Where coordinates first … stop - 1 lie among tokens of which the first stands at `origin`."""
+        if self.width > 1 and self.width < self.period:
+            return self.at(torch.arange(first, stop, device=device)) - origin
+        if first == stop:
+            return slice(0, 0)
+        step = self.period // self.width
+        return slice(self.at(first) - origin, self.at(stop - 1) - origin + 1, step)
+
+
+class _Piece(NamedTuple):
+    """A part of the pattern that runs apart; `segments` and `related` read coordinates.
+
+    `layouts` has, for each class of rows, the strips of its rows and of its keys.
+    """
+
+    segments: Callable
+    related: Callable
+    layouts: tuple
+    shifts: bool  # whether pairs are related by their distance alone
+
+
+class _Part(NamedTuple):
+    """One class of rows of a piece, with its keys and where they lie."""
+
+    piece: _Piece
+    rows: _Strips
+    keys: _Strips
+    places: slice | Tensor
+    call: _Call
+    begins: bool  # whether no part of these rows came before
+    finishes: bool  # whether none follows
+
+
+_AS_THEY_STAND = ((_Strips(), _Strips()),)
+
+
+def _segments_1(first, last, call):
+    """Intervals of coordinates that rows first … last touch, each with the part all of them see."""
+    return (((first - 127, last + 1), (last - 127, first + 1)),)
+
+
+def _related_1(i, j, call):
+    """The pattern: j <= i & i <= j + 127"""
+    return (j <= i) & (i <= j + 127)
+
+
+def _segments_2(first, last, call):
+    """Intervals of coordinates that rows first … last touch, each with the part all of them see."""
+    return (((-_FAR, last), (-_FAR, first)),)
+
+
+def _related_2(i, j, call):
+    """The pattern: j < i"""
+    return j < i
+
+
+_LEAST_KEYS = 2048  # shorter calls take the pattern as a whole, as costs less
+
+
+def _pieces(call):
+    """The pieces that a call takes."""
+    if call.m < _LEAST_KEYS:
+        return (_Piece(_segments, _related, _AS_THEY_STAND, True),)
+    return (
+        _Piece(_segments_1, _related_1, _AS_THEY_STAND, True),
+        _Piece(
+            _segments_2,
+            _related_2,
+            tuple((_Strips(128, 1, r), _Strips(128, 1, r)) for r in range(128)),
+            True,
+        ),
+    )
+
+
+def _parts(call, k_start, device):
+    """What runs apart, one after the other, for the heads of a call."""
+    pieces = _pieces(call)
+    for piece in pieces:
+        for residue, (rows, keys) in enumerate(piece.layouts):
+            low, high = keys.below(k_start), keys.below(k_start + call.m)
+            places = keys.places(low, high, k_start, device)
+            own = call._replace(residue=residue)
+            yield _Part(piece, rows, keys, places, own, piece is pieces[0], piece is pieces[-1])
 
 
 def _numbers(q, k, v, scale, kv_lengths):
@@ -654,13 +759,15 @@ def _launch_backward(
 # are folded to [batch * kv heads, group * rows, width] for the products.
 
 
-def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
+def _forward_slab(q, k, v, numbers, slab, chunks, work, call, state, finishes):
     """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
     scale, _ = numbers
     peak = q.new_full((*shape[:3], 1), torch.finfo(q.dtype).min)
     rows = q.new_zeros((*shape[:3], 1))
     total = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    if state is not None:
+        peak, rows, total = state
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
@@ -672,6 +779,8 @@ def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
         weight = score.sub_(peak).exp_()
         rows.mul_(shrink).add_(weight.sum(-1, keepdim=True))
         total.mul_(_pairs(shrink, q)).baddbmm_(_pairs(weight, q), v_tile)
+    if not finishes:
+        return peak, rows, total
     out = total.mul_(_pairs(_reciprocal(rows), q))
     lse = peak + torch.log(rows)
     return out, lse
@@ -707,22 +816,24 @@ _MOST_ROWS = 1024
 
 
 class _Slab(NamedTuple):
-    """Rows that are computed together, and the positions of the first and the last of them."""
+    """Rows of a part that are computed together: where they lie, and their coordinates first … last."""
 
     entries: slice
-    rows: slice
+    rows: slice | Tensor
     first: int
     last: int
     shape: tuple  # batch entries, heads, rows
+    part: _Part
 
 
 class _Chunk(NamedTuple):
-    """Keys that a slab meets at once: their places, the first position, and those all rows see."""
+    """Keys that a slab meets at once: their places, the first coordinate, and those all rows see."""
 
     keys: slice
     start: int
     full: tuple
     rows: tuple
+    part: _Part
 
     @property
     def count(self):
@@ -752,14 +863,21 @@ def _product(rows, keys, work, shape, factor=1):
 
 
 @functools.lru_cache(maxsize=8)
-def _unrelated(ahead, rows, keys, device):
-    """The keys hidden from rows of which the first stands `ahead` positions after the first key.
+def _unrelated_by_distance(related, ahead, rows, keys, device):
+    """The keys hidden from rows of which the first stands `ahead` coordinates after the first key.
 
     The pattern depends on distances alone, so slabs share these tiles.
     """
     i = torch.arange(ahead, ahead + rows, device=device)[:, None]
     j = torch.arange(keys, device=device)
-    return _related(i, j, None).logical_not_()
+    return related(i, j, None).logical_not_()
+
+
+def _unrelated(related, first, stop, low, high, device, call):
+    """The keys at coordinates low … high - 1 that are hidden from rows first … stop - 1."""
+    i = torch.arange(first, stop, device=device)[:, None]
+    j = torch.arange(low, high, device=device)
+    return related(i, j, call).logical_not_()
 
 
 def _hide(x, chunk, fill, call):
@@ -769,50 +887,59 @@ def _hide(x, chunk, fill, call):
     low, high = max(chunk.full[0], start), min(chunk.full[1], stop)
     for a, b in ((start, low), (high, stop)) if low < high else ((start, stop),):
         if a < b:
-            hidden = _unrelated(first - a, end - first, b - a, x.device)
+            piece = chunk.part.piece
+            if piece.shifts:
+                args = piece.related, first - a, end - first, b - a, x.device
+                hidden = _unrelated_by_distance(*args)
+            else:
+                hidden = _unrelated(piece.related, first, end, a, b, x.device, call)
             x[..., a - start : b - start].masked_fill_(hidden, fill)
     return x
 
 
-def _chunks(first, last, k_start, length, call):
+def _chunks(first, last, low, length, part):
     """The keys that rows first … last touch, cut into chunks; no key comes twice."""
     chunks = []
     done = 0
-    for (start, stop), full in _segments(first, last, call):
-        start, stop = max(start - k_start, done), min(stop - k_start, length)
+    for (start, stop), full in part.piece.segments(first, last, part.call):
+        start, stop = max(start - low, done), min(stop - low, length)
         for key in range(start, stop, _MOST_KEYS):
             keys = slice(key, min(key + _MOST_KEYS, stop))
-            chunks.append(_Chunk(keys, key + k_start, full, (first, last + 1)))
+            chunks.append(_Chunk(keys, key + low, full, (first, last + 1), part))
         if start < stop:  # an empty interval says nothing about those that follow
             done = stop
     return chunks
 
 
-def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
-    """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
+def _slabs(q, part, q_start, k_start, q_starts, kv_lengths):
+    """Every slab of a part with its chunks of keys; batch entries that stand alike share slabs."""
     batch, heads, n, _ = q.shape
+    m = part.call.m
     starts = [0] * batch if q_starts is None else q_starts.tolist()
-    lengths = (
-        [v.shape[2]] * batch if kv_lengths is None else kv_lengths.clamp(0, v.shape[2]).tolist()
-    )
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
     alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
     together = max(1, _SCORES // (heads * _SMALLEST)) if alike else 1
     for entry in range(0, batch, together):
         entries = slice(entry, min(entry + together, batch))
+        start = q_start + starts[entry]
+        origin, low = part.rows.below(start), part.keys.below(k_start)
+        count = part.rows.below(start + n) - origin
+        length = part.keys.below(k_start + lengths[entry]) - low
         row = 0
-        while row < n:
+        while row < count:
             rows = _MOST_ROWS
             while True:
-                end = min(row + rows, n)
-                first, last = (q_start + starts[entry] + at for at in (row, end - 1))
-                chunks = _chunks(first, last, k_start, lengths[entry], call)
+                end = min(row + rows, count)
+                first, last = origin + row, origin + end - 1
+                chunks = _chunks(first, last, low, length, part)
                 widest = max((chunk.count for chunk in chunks), default=0)
                 scores = (entries.stop - entry) * heads * (end - row) * widest
                 if scores <= _SCORES or rows <= _LEAST_ROWS:
                     break
                 rows //= 2
             shape = (entries.stop - entry, heads, end - row)
-            yield _Slab(entries, slice(row, end), first, last, shape), chunks
+            at = part.rows.places(first, last + 1, start, q.device)
+            yield _Slab(entries, at, first, last, shape, part), chunks
             row = end
 
 
@@ -847,6 +974,25 @@ def _unrounded(out, residual):
     return out + residual if residual.shape[-1] else out
 
 
+def _room(total, part):
+    """Where a part adds up sums of its keys: in the total, unless its keys are no view of all."""
+    if isinstance(part.places, slice):
+        return total[:, :, part.places]
+    return total.new_zeros(*total.shape[:2], len(part.places), *total.shape[3:])
+
+
+def _add_room(total, room, part):
+    """Add the sums of a part's keys that were not added up in the total itself."""
+    if not isinstance(part.places, slice):
+        total[:, :, part.places] += room
+
+
+def _keep(states, slab, results):
+    """Write the sums with which the next part of these rows begins."""
+    for state, result in zip(states, results, strict=True):
+        state[slab.entries, :, slab.rows] = result.reshape(*slab.shape, -1)
+
+
 def _own(x, slab):
     """What belongs to the slab's batch entries, where entries differ."""
     return x[slab.entries] if x.shape[0] > 1 else x
@@ -857,11 +1003,14 @@ def _entries_of(numbers, slab):
     return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
 
 
-def _store(outs, slab, results):
-    """Write what a slab gives."""
+def _store(outs, slab, results, add=False):
+    """Write or add what a slab gives."""
     for out, result in zip(outs, results, strict=False):
-        target = out[slab.entries, :, slab.rows]
-        target.copy_(result.reshape(target.shape))
+        result = result.reshape(*slab.shape, *out.shape[3:]).to(out.dtype)
+        if add:
+            out[slab.entries, :, slab.rows] += result
+        else:
+            out[slab.entries, :, slab.rows] = result
 
 
 def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual):
@@ -874,15 +1023,35 @@ def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residu
 
     def run(q, k, v, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
-            work = _workspace(slab, chunks, q, 2, work)
-            results = _forward_slab(
-                _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
-                _entries_of(numbers, slab), slab, chunks, work, call,
-            )  # fmt: skip
-            if keep_residual:
-                results += (results[0] - results[0].to(q.dtype),)
-            store(slab, results)
+        states = (
+            q.new_empty(*q.shape[:3], 1, dtype=wide),
+            q.new_empty(*q.shape[:3], 1, dtype=wide),
+            q.new_empty(*q.shape[:3], v.shape[-1], dtype=wide),
+        )
+        for part in _parts(call, k_start, v.device):
+            k_part = k[:, :, part.places]
+            v_part = v[:, :, part.places]
+            for slab, chunks in _slabs(q, part, q_start, k_start, q_starts, kv_lengths):
+                work = _workspace(slab, chunks, q, 2, work)
+                state = (
+                    None
+                    if part.begins
+                    else (
+                        states[0][slab.entries, :, slab.rows],
+                        states[1][slab.entries, :, slab.rows],
+                        _fold(states[2], slab, kv_heads),
+                    )
+                )
+                results = _forward_slab(
+                    _fold(q, slab, kv_heads), k_part[slab.entries], v_part[slab.entries],
+                    _entries_of(numbers, slab), slab, chunks, work, part.call, state, part.finishes,
+                )  # fmt: skip
+                if not part.finishes:
+                    _keep(states, slab, results)
+                    continue
+                if keep_residual:
+                    results += (results[0] - results[0].to(q.dtype),)
+                store(slab, results)
 
     with torch.autocast(q.device.type, enabled=False):
         call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
@@ -895,7 +1064,7 @@ def _backward(
 ):
     """The gradients of q, k and v."""
     wide = _wide(q.dtype)
-    dq = q.new_empty(q.shape)
+    dq = q.new_empty(q.shape, dtype=wide)
     dk = k.new_zeros(k.shape, dtype=wide)
     dv = v.new_zeros(v.shape, dtype=wide)
     numbers = _numbers(q, k, v, scale, kv_lengths)
@@ -903,18 +1072,25 @@ def _backward(
 
     def run(q, k, v, out, lse, d_out, d_lse, dk, dv, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
-            work = _workspace(slab, chunks, q, 2, work)
-            d_rows = _fold(d_out, slab, kv_heads)
-            delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
-            delta -= _rows_of(d_lse, slab)
-            results = _backward_slab(
-                _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries], d_rows,
-                _rows_of(lse, slab), delta, dv[slab.entries].flatten(0, 1),
-                dk[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab, chunks, work,
-                call,
-            )  # fmt: skip
-            store(slab, results)
+        for part in _parts(call, k_start, v.device):
+            k_part = k[:, :, part.places]
+            v_part = v[:, :, part.places]
+            dk_part = _room(dk, part)
+            dv_part = _room(dv, part)
+            for slab, chunks in _slabs(q, part, q_start, k_start, q_starts, kv_lengths):
+                work = _workspace(slab, chunks, q, 2, work)
+                d_rows = _fold(d_out, slab, kv_heads)
+                delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+                delta -= _rows_of(d_lse, slab)
+                results = _backward_slab(
+                    _fold(q, slab, kv_heads), k_part[slab.entries], v_part[slab.entries], d_rows,
+                    _rows_of(lse, slab), delta, dv_part[slab.entries].flatten(0, 1),
+                    dk_part[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab, chunks,
+                    work, part.call,
+                )  # fmt: skip
+                store(slab, results, add=not part.begins)
+            _add_room(dk, dk_part, part)
+            _add_room(dv, dv_part, part)
 
     grads = (dq,)
     with torch.autocast(q.device.type, enabled=False):
@@ -924,7 +1100,7 @@ def _backward(
             functools.partial(_store, grads),
         )  # fmt: skip
         dk.mul_(numbers[1])
-    return dq, dk.to(k.dtype), dv.to(v.dtype)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
 # --- the same in plain operations: for compilers, and for second derivatives ----------------------

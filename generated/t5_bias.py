@@ -753,7 +753,7 @@ def _forward_slab(q, k, v, bias_by_offset, numbers, slab, chunks, work, call):
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
-        score = _product_onto(q, k_tile, _by_distance(bias_by_offset, slab, chunk, call, work[0]))
+        score = _product_onto(q, k_tile, _by_distance(bias_by_offset, slab, chunk, work[0]))
         _hide(score, chunk, -torch.inf, call)
         new_peak = torch.maximum(peak, score.amax(-1, keepdim=True))
         shrink = peak.sub_(new_peak).exp_()
@@ -790,7 +790,7 @@ def _backward_slab(
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
-        score = _product_onto(q, k_tile, _by_distance(bias_by_offset, slab, chunk, call, work[0]))
+        score = _product_onto(q, k_tile, _by_distance(bias_by_offset, slab, chunk, work[0]))
         _hide(score, chunk, -torch.inf, call)
         weight = score.sub_(lse).exp_()
         dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
@@ -799,7 +799,7 @@ def _backward_slab(
         d_exponent = d_weight.mul_(weight)
         dq.baddbmm_(_pairs(d_exponent, q), k_tile)
         dk[:, chunk.keys].baddbmm_(_pairs(d_exponent, q).mT, q)
-        _add_diagonals(d_bias_by_offset, d_exponent, slab, chunk, call)
+        _add_diagonals(d_bias_by_offset, d_exponent, slab, chunk)
     return (dq,)
 
 
@@ -818,6 +818,8 @@ class _Slab(NamedTuple):
     first: int
     last: int
     shape: tuple  # batch entries, heads, rows
+    row: int  # the place of the first row
+    keys: int  # how many keys there are
 
 
 class _Chunk(NamedTuple):
@@ -916,7 +918,7 @@ def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
                     break
                 rows //= 2
             shape = (entries.stop - entry, heads, end - row)
-            yield _Slab(entries, slice(row, end), first, last, shape), chunks
+            yield _Slab(entries, slice(row, end), first, last, shape, row, v.shape[2]), chunks
             row = end
 
 
@@ -1302,13 +1304,13 @@ def _expect_within(index, size, name, text, axis):
     _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
 
 
-def _by_distance(x, slab, chunk, call, work=None):
+def _by_distance(x, slab, chunk, work=None):
     """Numbers of distances [batch, heads, n + m] for every pair of a slab and a chunk.
 
     In a workspace they have all axes; else those that they are the same for may be 1.
     """
-    rows = slab.rows.stop - slab.rows.start
-    first = slab.rows.start - chunk.keys.stop + call.m  # of the first row and the last key
+    rows = slab.last - slab.first + 1
+    first = slab.row - chunk.keys.stop + slab.keys  # of the first row and the last key
     met = x[..., first : first + rows + chunk.count - 1].flip(-1).unfold(-1, chunk.count, 1)
     last_row_first = torch.arange(rows - 1, -1, -1, device=x.device)
     if work is None:
@@ -1325,7 +1327,7 @@ def _product_onto(rows, keys, out, factor=1):
     return out
 
 
-def _add_diagonals(total, x, slab, chunk, call):
+def _add_diagonals(total, x, slab, chunk):
     """Add up pairs [batch, heads, rows, keys] of a slab and a chunk along their distances.
 
     In rows of one more number than there are keys, a diagonal is a column. Where it ends before
@@ -1344,7 +1346,7 @@ def _add_diagonals(total, x, slab, chunk, call):
         sums = _diagonals(x)
     if total.shape[0] < batch:
         sums = sums.sum(0, keepdim=True)
-    first = slab.rows.start - chunk.keys.stop + call.m
+    first = slab.row - chunk.keys.stop + slab.keys
     total[..., first : first + rows + keys - 1].add_(sums.flip(-1))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -37,6 +38,25 @@ def inputs_of(spec: Spec, case: Case, device: torch.device | str = "cpu") -> Ten
     """What a spec is called with in a case, and the gradients of its outputs."""
     shapes = {each.name: torch.Size(shape_of(each, case)) for each in spec.data}
     return make_inputs(case, device, spec.data, width_of(spec.value, shapes))
+
+
+_LEAST_KEYS = "_LEAST_KEYS"  # of a module: the least number of keys whose pattern runs in pieces
+
+
+def has_pieces(module: Module) -> bool:
+    """Whether long calls of the module take the pattern in pieces."""
+    return any(name.startswith(_LEAST_KEYS) for name in vars(module))
+
+
+@contextmanager
+def in_pieces(module: Module) -> Iterator[None]:
+    """Calls of any length take the pattern in pieces."""
+    lengths = {name: value for name, value in vars(module).items() if name.startswith(_LEAST_KEYS)}
+    vars(module).update(dict.fromkeys(lengths, 0))
+    try:
+        yield
+    finally:
+        vars(module).update(lengths)
 
 
 def offers_lse(module: Module) -> bool:

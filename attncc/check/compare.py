@@ -9,13 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import torch
 from torch import Tensor
 
-from attncc.check.calls import Module, Tensors, attention_of, gradient_name, inputs_of, offers_lse, run, run_dense
+from attncc.check.calls import (
+    Module,
+    Tensors,
+    attention_of,
+    gradient_name,
+    has_pieces,
+    in_pieces,
+    inputs_of,
+    offers_lse,
+    run,
+    run_dense,
+)
 from attncc.check.fit import cases_of, fits_everywhere, head_counts, rounds_vectors
 from attncc.check.nearby import dense_nearby
 from attncc.check.oracle import OutsideTable
@@ -193,15 +206,17 @@ def check(
     verdicts: list[Verdict] = []
     properties: list[Property] = []
     heads, chosen = head_counts(spec), cases_of(spec, seed, quick)
-    for form in forms:
+    for form, pieces in product(forms, (False, True) if has_pieces(module) else (False,)):
         for case in chosen:
             if form == "triton" and case.dtype == torch.float64:
                 continue
             try:
-                verdicts.append(compare(module, spec, case, form, device))
+                with in_pieces(module) if pieces else nullcontext():
+                    verdicts.append(replace(compare(module, spec, case, form, device), in_pieces=pieces))
             except OutsideTable:  # an index that the data themselves decide
                 continue
             progress(verdicts[-1])
+    for form in forms:
         for probe in PROBES:
             try:
                 found = probe(module, spec, form, heads[0], device)

@@ -34,6 +34,12 @@ class Verdict:
     form: str | None
     comparisons: tuple[Comparison, ...]
     fault: str = ""  # the call itself failed
+    in_pieces: bool = False  # whether a short call was made to take the pattern in pieces, as long ones do
+
+    @property
+    def way(self) -> str:
+        """The form, and whether it ran in pieces."""
+        return f"{self.form or 'default'}{' in pieces' if self.in_pieces else ''}"
 
     @property
     def ok(self) -> bool:
@@ -43,7 +49,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """One line: ok, or which tensors are wrong and by how much."""
-        head = f"{self.form or 'default'}: {self.case.name}"
+        head = f"{self.way}: {self.case.name}"
         if self.fault:
             return f"{head}: {self.fault}"
         wrong = [
@@ -89,7 +95,7 @@ class Report:
         for verdict in self.verdicts:
             dtype = str(verdict.case.dtype).removeprefix("torch.")
             for each in verdict.comparisons:
-                groups.setdefault((verdict.form or "default", dtype, each.tensor), []).append((each, verdict.case))
+                groups.setdefault((verdict.way, dtype, each.tensor), []).append((each, verdict.case))
         rows = [("form", "dtype", "tensor", "cases", "max error", "row error", "of limit", "worst case")]
         for key, found in groups.items():
             worst, case = max(found, key=lambda pair: (bool(pair[0].fault), pair[0].used))

@@ -172,6 +172,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "case": verdict.case.name,
         "form": verdict.form,
+        "in_pieces": verdict.in_pieces,
         "ok": verdict.ok,
         "fault": verdict.fault,
         "tensors": [

@@ -61,6 +61,7 @@ def _emit_branches(mixture: Mixture) -> str:
     values = _values(mixture, arguments, combined.outputs, called)
     values |= {"sections": "\n\n\n".join(sections), "helpers": laid_out(helpers), "function": function}
     values["checks"] = arguments.checks_of(left)
+    values["pieces"] = any("Callable" in section for section in sections)
     values["needs_math"] = any("math." in section for section in sections)
     return finish(render("combined.py.jinja", values))
 

@@ -17,7 +17,6 @@ from attncc.emit.torch_form.texts import PassTexts
 from attncc.emit.triton_form.host import TritonForm
 from attncc.graph.ops import Op
 from attncc.plan.model import Plan
-from attncc.spec.expr import Name, names_in
 
 
 def emit_core(plan: Plan, branch: str = "") -> str:
@@ -109,14 +108,8 @@ def _values(plan: Plan, branch: str) -> dict[str, object]:
         "reach": _reach(plan),
         # Sums over channels are loops, which a compiler would write out; the operator keeps them.
         "plain_when_compiled": not plan.torch.forward.find(Op.CHANNELS),
-        "shifts": _shifts(plan),
+        "shifts": plan.depends_on_distance,
     }
-
-
-def _shifts(plan: Plan) -> bool:
-    """Whether the pattern is the same for every head and length, and depends on i - j alone."""
-    alone = names_in(plan.spec.pattern) <= {Name.I, Name.J}
-    return alone and all(each.facts.shift == 1 for each in plan.domain.classes)
 
 
 def _reach(plan: Plan) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from attncc.plan.derivation import domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
 from attncc.plan.model import Mixture, Passes, Plan, Planned, Slabs
 from attncc.plan.overflow import overflows
+from attncc.plan.partition import pieces_of
 from attncc.plan.ranges import Domain
 from attncc.plan.tiles import tiles_for
 from attncc.plan.unread import unread
@@ -70,6 +71,7 @@ def plan_core(spec: Spec) -> Plan:
     dense = build(core)
     graph, steps, refusals = rewrite(dense, LAWS)
     by_domain, not_by_domain = domain_steps(domain, spec.pattern, graph)
+    pieces, _ = pieces_of(domain, core, graph)
     at_least_zero = (each.name for each in core.derived if each.value is not None and never_negative(each.value))
     gradients = differentiate(graph, frozenset(at_least_zero))
     gpu = _passes(gradients, use_base_two=True)
@@ -77,6 +79,7 @@ def plan_core(spec: Spec) -> Plan:
         spec=spec,
         core=core,
         domain=domain,
+        pieces=pieces,
         steps=(*token_steps(core), *steps, *by_domain),
         refusals=(*token_refusals(core), *refusals, *not_by_domain),
         dense=dense,

@@ -11,21 +11,21 @@ from dataclasses import replace
 from attncc.plan.arrange import Arranger, drop_contained
 from attncc.plan.bounds import Piece, pieces_of
 from attncc.plan.facts import facts_of
-from attncc.plan.headclasses import conjunction, disjunction, split_heads
+from attncc.plan.headclasses import split_heads
 from attncc.plan.isl import Prover
-from attncc.plan.linear import Linear
-from attncc.plan.literals import ALWAYS, All, Any, Literal, Tree
+from attncc.plan.literals import ALWAYS, Literal, Tree
 from attncc.plan.predicates import outer_tree
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
 from attncc.plan.reach import Reach
 from attncc.plan.samples import Samples
 from attncc.plan.terms import at_least, term_expr
+from attncc.plan.written import tree_expr
 from attncc.spec.affine import check_affine
-from attncc.spec.expr import Compare, CompareOp, Expr, Name, names_in
+from attncc.spec.expr import Expr, Name, names_in
 
 BUDGET = 100_000  # isl operations for one pattern: about 0.1 s
 _LEAST = 8_000  # what each of many head classes may spend
-_LENGTHS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS})
+_LENGTHS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS, Name.RESIDUE})
 
 
 def analyse(pattern: Expr, budget: int = BUDGET) -> Domain:
@@ -40,14 +40,15 @@ def analyse(pattern: Expr, budget: int = BUDGET) -> Domain:
 
 def _feasible(condition: Expr, budget: int) -> bool:
     """Whether some head fulfils a condition (True where that is not known)."""
-    prover = _prover(budget // 10, frozenset({Name.HEAD, Name.HEADS}))
+    prover = prover_of(budget // 10, frozenset({Name.HEAD, Name.HEADS}))
     if prover is None:
         return True
     prover.start(1.0)
     return not prover.empty(outer_tree(condition)[0])
 
 
-def _prover(budget: int, parameters: frozenset[Name]) -> Prover | None:
+def prover_of(budget: int, parameters: frozenset[Name]) -> Prover | None:
+    """What answers questions about patterns that read these symbols; None without a budget."""
     return Prover(budget, parameters) if budget > 0 else None
 
 
@@ -55,22 +56,29 @@ def _analyse_class(condition: Expr, pattern: Expr, budget: int) -> HeadClass:
     tree, is_whole = outer_tree(pattern)
     if not is_whole:
         budget = 0  # what isl proves of a wider pattern is not true of this one
-    prover = _prover(budget, names_in(pattern) & _LENGTHS)
+    one = analyse_tree(condition, pattern, tree, budget)
+    if is_whole:
+        return one
+    segments = (tuple(replace(each, full=None) for each in side) for side in (one.by_row, one.by_column))
+    by_row, by_column = segments
+    facts = replace(one.facts, full=False, self_related=False, shift=None)
+    return replace(one, by_row=by_row, by_column=by_column, facts=facts)
+
+
+def analyse_tree(condition: Expr, pattern: Expr, tree: Tree, budget: int) -> HeadClass:
+    """The ranges and facts of a tree that says what `pattern` does, for the heads of one condition."""
+    prover = prover_of(budget, names_in(pattern) & _LENGTHS)
     samples = Samples(tree)
     rows, rows_exact = _sweep(tree, Name.I, Name.J, prover, samples)
     columns, columns_exact = _sweep(tree, Name.J, Name.I, prover, samples)
     if prover is not None:
         prover.start(0.12)
-    facts = facts_of(tree, rows, prover, exact=rows_exact and columns_exact)
-    if not is_whole:
-        rows, columns = ([replace(piece, full=None) for piece in pieces] for pieces in (rows, columns))
-        facts = replace(facts, full=False, self_related=False, shift=None)
     return HeadClass(
         condition,
         pattern,
         tuple(_segment(piece, samples) for piece in rows),
         tuple(_segment(piece, samples) for piece in columns),
-        facts,
+        facts_of(tree, rows, prover, exact=rows_exact and columns_exact),
     )
 
 
@@ -121,26 +129,5 @@ def _interval(reach: Reach) -> Interval:
     return Interval(
         None if reach.low is None else term_expr(reach.low),
         None if reach.high is None else term_expr(reach.high),
-        _condition(reach.when),
+        tree_expr(reach.when),
     )
-
-
-def _condition(tree: Tree) -> Expr:
-    """A tree as an expression."""
-    match tree:
-        case Literal(form=form):
-            return _comparison(form)
-        case All(parts=parts):
-            return conjunction([_condition(part) for part in parts])
-        case Any(parts=parts):
-            return disjunction([_condition(part) for part in parts])
-
-
-def _comparison(form: Linear) -> Expr:
-    """form >= 0 with what is subtracted on the left: `first - g < 0` is written `first < g`."""
-    left = Linear(tuple((atom, -count) for atom, count in form.terms if count < 0), 0)
-    right = Linear(tuple(term for term in form.terms if term[1] > 0), 0)
-    if not left.terms:
-        return Compare(CompareOp.GREATER_EQUAL, term_expr(right), term_expr(Linear((), -form.constant)))
-    op = CompareOp.LESS if form.constant == -1 or not right.terms else CompareOp.LESS_EQUAL
-    return Compare(op, term_expr(left), term_expr(right + (form.constant + (op is CompareOp.LESS))))

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from attncc.diagnostics import Diagnostic
 from attncc.graph.core import Core
 from attncc.graph.ir import Graph
+from attncc.plan.pieces import Pieces
 from attncc.plan.ranges import Domain
 from attncc.rewrite.engine import Refusal, Step
+from attncc.spec.expr import Name, names_in
 from attncc.spec.model import Spec
 
 
@@ -54,12 +56,14 @@ class Plan:
     """A spec, the laws that were applied, and the decisions that printers carry out.
 
     `saved` are the row numbers that forward keeps for backward. Where that reads delta, forward also keeps out, and
-    what rounding to 16 bits takes from it. `gpu` holds exponents in base two, `torch` natural.
+    what rounding to 16 bits takes from it. `pieces` is None where the pattern runs as a whole. `gpu` holds exponents in
+    base two, `torch` natural.
     """
 
     spec: Spec
     core: Core
     domain: Domain
+    pieces: Pieces | None
     steps: tuple[Step, ...]
     refusals: tuple[Refusal, ...]
     dense: Graph = field(repr=False)
@@ -71,6 +75,12 @@ class Plan:
     tiles: tuple[Tiles, ...]
     slabs: Slabs
     warnings: tuple[Diagnostic, ...]
+
+    @property
+    def depends_on_distance(self) -> bool:
+        """Whether the pattern is the same for every head and length, and depends on i - j alone."""
+        alone = names_in(self.spec.pattern) <= {Name.I, Name.J}
+        return alone and all(each.facts.shift == 1 for each in self.domain.classes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Samples:
 
     def __init__(self, tree: Tree) -> None:
         self.length = 8 * max([256, *_constants(tree)])
-        call = {Name.HEAD: 1, Name.HEADS: 8, Name.QUERIES: self.length, Name.KEYS: self.length}
+        call = {Name.HEAD: 1, Name.HEADS: 8, Name.QUERIES: self.length, Name.KEYS: self.length, Name.RESIDUE: 1}
         self._tiles = [
             {Name.FIRST: int(self.length * start), Name.LAST: int(self.length * start) + size - 1, **call}
             for start, size in ((0, 128), (0, 16), (0.118, 16), (0.373, 128), (0.534, 16), (0.791, 128))

@@ -50,6 +50,7 @@ _WORDS_OUTSIDE = {
     Name.ROWS: "`rows` is known only after the weights; it belongs in `normalize`",
     Name.FIRST: "`first` is a bound that planning makes; a spec cannot read it",
     Name.LAST: "`last` is a bound that planning makes; a spec cannot read it",
+    Name.RESIDUE: "`residue` is a class that planning makes; a spec cannot read it",
 }
 
 Refusal = tuple[Expr, str]

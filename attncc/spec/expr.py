@@ -41,6 +41,10 @@ class Name(Enum):
     ROWS = "rows"  # the sum of the row's weights (normalize only)
     FIRST = "first"  # absolute position of a tile's first row or column (bounds only, made by planning)
     LAST = "last"  # absolute position of a tile's last row or column (bounds only, made by planning)
+    RESIDUE = "residue"  # which class of positions a tile is of (bounds only, made by planning)
+
+
+MADE_BY_PLANNING = frozenset({Name.FIRST, Name.LAST, Name.RESIDUE})  # a spec cannot read these
 
 
 INTEGER_NAMES = frozenset(
@@ -57,6 +61,7 @@ INTEGER_NAMES = frozenset(
         Name.COUNT,
         Name.FIRST,
         Name.LAST,
+        Name.RESIDUE,
     }
 )
 

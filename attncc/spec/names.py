@@ -8,6 +8,7 @@ from typing import NoReturn
 from attncc.diagnostics import Span
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
+    MADE_BY_PLANNING,
     Binary,
     BinaryOp,
     Channel,
@@ -34,7 +35,7 @@ from attncc.spec.scope import Bindings, Function, Scope, Stop
 from attncc.spec.words import nearest
 from attncc.syntax import tree
 
-SYMBOLS = {name.value: name for name in Name if name not in (Name.FIRST, Name.LAST)}
+SYMBOLS = {name.value: name for name in Name if name not in MADE_BY_PLANNING}
 CONSTANTS = {"pi": math.pi, "true": True, "false": False}
 _WITHOUT_DATA = (FieldName.PATTERN, FieldName.REQUIRE)
 _FIELDS = (FieldName.PATTERN, FieldName.SCORE, FieldName.WEIGHT, FieldName.NORMALIZE)

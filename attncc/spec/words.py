@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any, TypeVar
 
 from attncc.diagnostics import Diagnostic, Label, Source
-from attncc.spec.expr import Name
+from attncc.spec.expr import MADE_BY_PLANNING, Name
 from attncc.spec.functions import FUNCTIONS, VECTOR_FUNCTIONS
 from attncc.syntax import tree
 from attncc.syntax.parse import parse
@@ -18,7 +18,7 @@ from attncc.syntax.parse import parse
 TYPES = ("int", "real")
 LONGEST_NAME = 64  # what makes a file name everywhere, and lines that can be read
 RESERVED = frozenset(
-    {name.value for name in Name if name not in (Name.FIRST, Name.LAST)}
+    {name.value for name in Name if name not in MADE_BY_PLANNING}
     | {"pi", "true", "false", "none", "dot", "q", "k", "v", "B"}
 )  # bare names with a meaning of their own
 

@@ -44,6 +44,7 @@ SYMBOLS = {
     Name.KEYS: "call.m",
     Name.FIRST: "first",
     Name.LAST: "last",
+    Name.RESIDUE: "call.residue",
 }
 
 _IN_PLACE = {
@@ -292,7 +293,7 @@ class TorchBody:
         entry = self.onto[dot.name]
         number, factor = self.scaled.reader(dot)
         self.used |= {"_by_distance", "_product_onto"}
-        start = f"_by_distance({entry.inputs[0]}, slab, chunk, call, work[{self.workspaces}])"
+        start = f"_by_distance({entry.inputs[0]}, slab, chunk, work[{self.workspaces}])"
         self.writer.line(f"{number.name} = _product_onto({row}, {column}_tile, {start}{factor})")
         self.fused.add(number.name)
         self.workspaces += 1
@@ -364,7 +365,7 @@ class TorchBody:
                 self.writer.line(f"{node.name}[:, :, chunk.keys].add_(_of_keys({source}, {node.name}))")
             case (Axis.OFFSET,):
                 self.used.add("_add_diagonals")
-                self.writer.line(f"_add_diagonals({node.name}, {source}{self._inner(node)}, slab, chunk, call)")
+                self.writer.line(f"_add_diagonals({node.name}, {source}{self._inner(node)}, slab, chunk)")
             case (Axis.TABLE,):
                 self.used.add("_add_entries")
                 at = ", ".join(self.indices(node.value))
@@ -389,7 +390,7 @@ class TorchBody:
             self.writer.line(f"{node.name} = _picked({source}, {at})")
         elif self.in_place:
             self.used.add("_by_distance")
-            self.writer.line(f"{node.name} = _by_distance({source}, slab, chunk, call)")
+            self.writer.line(f"{node.name} = _by_distance({source}, slab, chunk)")
         else:
             self.rename[node.name] = source  # the caller has spread it over the pairs
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from attncc.emit.dialects import HOST, PATTERN, TORCH, Dialect, torch_dialect
+from attncc.emit.dialects import HOST, TORCH, Dialect, torch_dialect
 from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.numbers import print_numbers, tables_of
 from attncc.emit.operands import Operands, read_by_pairs
@@ -13,17 +13,15 @@ from attncc.emit.symbols import with_numbers
 from attncc.emit.tile import Kernel, Sweep, schedule
 from attncc.emit.torch_form.body import SYMBOLS, TorchBody
 from attncc.emit.torch_form.channels import vectors_by_channel
+from attncc.emit.torch_form.pattern import PatternPrinter
+from attncc.emit.torch_form.pieces import PiecesPrinter
 from attncc.emit.writer import WIDTH, Writer, listed
 from attncc.graph.core import Kind, Operand
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
 from attncc.plan.model import Plan
-from attncc.plan.ranges import HeadClass, Interval, Segment, plus
 from attncc.rewrite.backward import gradient_name
-from attncc.spec.expr import TRUE, Expr, Local, Name, names_in, walk
-from attncc.spec.text import text
-
-_FAR = "_FAR"
+from attncc.spec.expr import Expr, Local, Name, names_in, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,7 @@ class TorchForm:
         self.forward = schedule("forward", self.forward_graph, Axis.ROW, self.forward_graph.outputs)
         self.backward = schedule("backward", self.backward_graph, Axis.ROW, self.backward_graph.outputs)
         self.rows = operands.core.rows
+        self.pieces = plan.pieces
         self.used: set[str] = set()
 
     def parts(self) -> Parts:
@@ -65,6 +64,21 @@ class TorchForm:
             by_head=self.by_head,
             used=frozenset(self.used),
         )
+
+    @property
+    def chained(self) -> bool:
+        """Whether some rows are in several pieces, each of which goes on with the sums of the one before."""
+        return self.pieces is not None and self.pieces.chained
+
+    @property
+    def states(self) -> tuple[tuple[str, str | None], ...]:
+        """What goes from piece to piece: names, and of vectors the text of their width."""
+        sums = [node for sweep in self.forward.sweeps for node in sweep.reductions]
+        return tuple((node.name, self._width(node) if node.op is Op.CONTRACT else None) for node in sums)
+
+    def _state_names(self) -> str:
+        names = [name for name, _ in self.states]
+        return f"{', '.join(names)}{',' * (len(names) == 1)}"
 
     @property
     def by_head(self) -> bool:
@@ -86,60 +100,22 @@ class TorchForm:
 
     def _pattern(self) -> str:
         writer = Writer()
-        self._print_segments(writer)
+        domain = self.plan.domain
+        pattern = PatternPrinter(self.used)
+        pattern.print_segments(writer, "_segments", domain.classes)
         writer.line()
         writer.line()
-        expressions = self._expressions(PATTERN)
-        pattern = self.plan.spec.pattern
-        with writer.block("def _related(i, j, call):"):
-            writer.line(f'"""{_sentence(text(pattern))}"""')
-            if pattern == TRUE:
-                writer.line("return torch.ones_like(i + j, dtype=torch.bool)")
-            else:
-                writer.line(f"return {expressions.write(pattern)}")
-        self.used |= expressions.used
+        whole = replace(domain.classes[0], pattern=self.plan.spec.pattern)
+        pattern.print_related(writer, "_related", (whole,))
+        if self.pieces is not None:
+            writer.line()
+            writer.line()
+            PiecesPrinter(self.pieces, pattern, whole_shifts=self.plan.depends_on_distance).print(writer)
         if self.by_head:
             writer.line()
             writer.line()
             self._print_head_kinds(writer)
         return writer.text()
-
-    def _print_segments(self, writer: Writer) -> None:
-        with writer.block("def _segments(first, last, call):"):
-            writer.line(
-                '"""Intervals of positions that rows first … last touch, each with the part all of them see."""'
-            )
-            classes = self.plan.domain.classes
-            for each in classes[:-1]:
-                host = self._host()
-                with writer.block(f"if {host.write(each.condition)}:"):
-                    self._print_class(writer, each)
-            self._print_class(writer, classes[-1])
-
-    def _print_class(self, writer: Writer, each: HeadClass) -> None:
-        items = [self._segment(segment) for segment in each.by_row]
-        if not items:
-            writer.line("return ()")
-        elif len(items) == 1:
-            writer.line(f"return ({items[0]},)")
-        else:
-            writer.line("return (")
-            with writer.indented():
-                for item in items:
-                    writer.line(f"{item},")
-            writer.line(")")
-
-    def _segment(self, segment: Segment) -> str:
-        touched = self._interval(segment.touched)
-        full = self._interval(segment.full) if segment.full is not None else "(0, 0)"
-        return f"({touched}, {full})"
-
-    def _interval(self, interval: Interval) -> str:
-        host = self._host()
-        low = f"-{_FAR}" if interval.low is None else host.write(interval.low)
-        high = _FAR if interval.high is None else host.write(plus(interval.high, 1))
-        both = f"({low}, {high})"
-        return both if interval.when == TRUE else f"({both} if {host.write(interval.when)} else (0, 0))"
 
     def _print_head_kinds(self, writer: Writer) -> None:
         """Heads that share ranges run together."""
@@ -193,7 +169,8 @@ class TorchForm:
         self._print_unpacking(writer, kernel)
         positions = self._reads_positions(kernel)
         if Name.I in positions:
-            writer.line(f"i = torch.arange(slab.first, slab.last + 1, device={self.rows}.device)[:, None]")
+            i = f"torch.arange(slab.first, slab.last + 1, device={self.rows}.device)[:, None]"
+            writer.line(f"i = slab.part.rows.at({i})" if self.pieces is not None else f"i = {i}")
         for name in vectors_by_channel(kernel):
             if self.operands.core[name].kind is Kind.ROW_VECTOR:
                 self.used.add("_channels_of_rows")
@@ -216,13 +193,15 @@ class TorchForm:
                 body.rename[name] = f"{name}_tile"
                 writer.line(f"{name}_tile = _by_key({name}, chunk, shape)")
         if any(Name.J in _positions(node) for node in (*sweep.body, *sweep.numbers, *sweep.reductions)):
-            writer.line(f"j = chunk.start + torch.arange(chunk.count, device={self.rows}.device)")
+            j = f"chunk.start + torch.arange(chunk.count, device={self.rows}.device)"
+            writer.line(f"j = chunk.part.keys.at({j})" if self.pieces is not None else f"j = {j}")
 
     def _print_forward(self, writer: Writer) -> int:
         kernel, outputs = self.forward, self.forward_graph.outputs
         body = TorchBody(writer, kernel, self.operands, self.used, in_place=True)
         names = ", ".join(self.operands.names)
-        with writer.block(f"def _forward_slab({names}, numbers, slab, chunks, work, call):"):
+        state = ", state, finishes" if self.chained else ""
+        with writer.block(f"def _forward_slab({names}, numbers, slab, chunks, work, call{state}):"):
             shape = "[batch * kv heads, group * rows, d]"
             writer.line(f'"""The vectors and row numbers of one slab; {self.rows} is {shape}."""')
             writer.line("shape = slab.shape")
@@ -234,11 +213,17 @@ class TorchForm:
                 for node in sweep.before:
                     body.print_row(node, rows)
                 self._print_accumulators(writer, sweep)
+                if self.chained:
+                    with writer.block("if state is not None:"):
+                        writer.line(f"{self._state_names()} = state")
                 with writer.block("for chunk in chunks:"):
                     self._print_chunk(writer, body, kernel, at)
                     for node in sweep.numbers:
                         body.print_row(node, rows)
                     body.print_sweep(sweep)
+            if self.chained:
+                with writer.block("if not finishes:"):
+                    writer.line(f"return {self._state_names()}")
             self._print_after(writer, body, kernel, rows)
             writer.line(f"return {', '.join(outputs)}{',' * (len(outputs) == 1)}")
         writer.line()
@@ -308,7 +293,9 @@ class TorchForm:
         body = TorchBody(writer, kernel, self.operands, self.used, in_place=True)
         statistics = [node.name for node in kernel.statistics]
         arguments = ", ".join([*self.operands.names, "d_out", *statistics, *self.added()])
-        with writer.block(f"def _backward_slab({arguments}, numbers, slab, chunks, work, call):"):
+        once = self.counted_once()
+        begins = ", begins" if once else ""
+        with writer.block(f"def _backward_slab({arguments}, numbers, slab, chunks, work, call{begins}):"):
             own = [each.name for each in self.operands.row_gradients(self.backward_graph)]
             others = [operand.name for operand, _ in self.operands.totals(self.backward_graph).values()]
             returned = f"returns {_that_of(own)} and adds" if own else "adds"
@@ -326,6 +313,10 @@ class TorchForm:
             self._print_accumulators(writer, kernel.sweeps[0])
             for node in kernel.before:
                 body.print_row(node, rows)
+            if once:
+                with writer.block("if not begins:  # what follows from the normaliser counts once"):
+                    for name in once:
+                        writer.line(f"{name} = torch.zeros_like({name})")
             with writer.block("for chunk in chunks:"):
                 self._print_chunk(writer, body, kernel, 0)
                 for node in kernel.sweeps[0].numbers:
@@ -335,6 +326,14 @@ class TorchForm:
             names = [gradient_name(each) for each in own]
             writer.line(f"return {', '.join(names)}{',' * (len(names) == 1)}" if names else "return ()")
         return body.workspaces
+
+    def counted_once(self) -> list[str]:
+        """Parts of rows' gradients that are no sums over keys, where several pieces add to those gradients."""
+        if not self.chained:
+            return []
+        graph = self.backward_graph
+        parts = {*graph.outputs, *(name for node in graph if node.op is Op.ADD for name in node.inputs)}
+        return [node.name for node in self.backward.before if node.name in parts]
 
     def added(self) -> list[str]:
         """The totals over slabs: the sum that each gradient of keys, distances or tables is, or is a multiple of."""
@@ -408,7 +407,3 @@ def _that_of(names: list[str]) -> str:
 
 def _those_of(names: list[str]) -> str:
     return f"those of {listed(names)}"
-
-
-def _sentence(pattern: str) -> str:
-    return f"The pattern: {pattern}" if len(pattern) < 80 else "The pattern."

@@ -228,13 +228,13 @@ def _of_keys(x, keys):
     return x.sum(-2).unflatten(1, (keys.shape[1], -1)).sum(2)
 ''',
     "_by_distance": '''
-def _by_distance(x, slab, chunk, call, work=None):
+def _by_distance(x, slab, chunk, work=None):
     """Numbers of distances [batch, heads, n + m] for every pair of a slab and a chunk.
 
     In a workspace they have all axes; else those that they are the same for may be 1.
     """
-    rows = slab.rows.stop - slab.rows.start
-    first = slab.rows.start - chunk.keys.stop + call.m  # of the first row and the last key
+    rows = slab.last - slab.first + 1
+    first = slab.row - chunk.keys.stop + slab.keys  # of the first row and the last key
     met = x[..., first : first + rows + chunk.count - 1].flip(-1).unfold(-1, chunk.count, 1)
     last_row_first = torch.arange(rows - 1, -1, -1, device=x.device)
     if work is None:
@@ -251,7 +251,7 @@ def _product_onto(rows, keys, out, factor=1):
     return out
 ''',
     "_add_diagonals": '''
-def _add_diagonals(total, x, slab, chunk, call):
+def _add_diagonals(total, x, slab, chunk):
     """Add up pairs [batch, heads, rows, keys] of a slab and a chunk along their distances.
 
     In rows of one more number than there are keys, a diagonal is a column. Where it ends before
@@ -270,7 +270,7 @@ def _add_diagonals(total, x, slab, chunk, call):
         sums = _diagonals(x)
     if total.shape[0] < batch:
         sums = sums.sum(0, keepdim=True)
-    first = slab.rows.start - chunk.keys.stop + call.m
+    first = slab.row - chunk.keys.stop + slab.keys
     total[..., first : first + rows + keys - 1].add_(sums.flip(-1))
 ''',
     "_of_next_row": '''

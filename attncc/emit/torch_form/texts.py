@@ -13,7 +13,6 @@ from attncc.plan.model import Plan
 from attncc.rewrite.backward import gradient_name
 from attncc.spec.data import Size
 
-_OF_SLAB = ("_entries_of(numbers, slab)", "slab", "chunks", "work", "call")
 _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
 
 
@@ -51,13 +50,22 @@ class PassTexts:
             "count": len(operands.names),
             "rows": core.rows,
             "values": core.values,
-            "forward_slab": self._lines(*map(operands.by_slab, operands), *_OF_SLAB),
+            "pieces": self.form.pieces is not None,
+            "chained": self.form.chained,
+            "distances": bool(core.of_kind(Kind.OFFSET_NUMBER)),
+            "states": self._states(),
+            "state_of_slab": self._state_of_slab(),
+            "part_keys": self._part_keys(),
+            "part_totals": self._part_totals("{part} = _room({name}, part)"),
+            "add_part_totals": self._part_totals("_add_room({name}, {part}, part)"),
+            "forward_slab": self._lines(*map(self._of_slab, operands), *self._rest_of_slab(), *self._chain()),
             "backward_slab": self._lines(
-                *map(operands.by_slab, operands),
+                *map(self._of_slab, operands),
                 "d_rows",
                 *("delta" if name == "delta" else f"_rows_of({name}, slab)" for name in numbers),
                 *map(self._by_slab, self.form.added()),
-                *_OF_SLAB,
+                *self._rest_of_slab(),
+                *(["part.begins"] if self.form.counted_once() else []),
             ),
             "by_head": ", ".join(map(operands.by_head, operands)),
             "gradients_of": listed(list(operands.names)),
@@ -111,6 +119,46 @@ class PassTexts:
             lines[-1] += f"{' ' * bool(lines[-1])}{argument},"
         return lines
 
+    # --- pieces -----------------------------------------------------------------------------------------------
+
+    def _rest_of_slab(self) -> tuple[str, ...]:
+        """What a slab is told beside its operands."""
+        call = "call" if self.form.pieces is None else "part.call"
+        return "_entries_of(numbers, slab)", "slab", "chunks", "work", call
+
+    def _chain(self) -> tuple[str, ...]:
+        return ("state", "part.finishes") if self.form.chained else ()
+
+    def _of_slab(self, operand: Operand) -> str:
+        """The text of a slab's part of an operand, of the keys that its piece has."""
+        if self.form.pieces is None:
+            return self.operands.by_slab(operand)
+        if operand.kind in _COLUMNS:
+            return f"{operand.name}_part[slab.entries]"
+        if operand.kind is Kind.OFFSET_NUMBER:
+            return f"_own({operand.name}, slab)[..., slab.distances]"
+        return self.operands.by_slab(operand)
+
+    def _part_keys(self) -> list[str]:
+        names = [each.name for each in self.operands if each.kind in _COLUMNS]
+        return [f"{name}_part = {name}[:, :, part.places]" for name in names]
+
+    def _part_totals(self, template: str) -> list[str]:
+        names = [each.name for each in self._own_totals if each.operand.kind in _COLUMNS]
+        return [template.format(name=name, part=f"{name}_part") for name in names]
+
+    def _states(self) -> list[str]:
+        """Room for the sums that pieces hand on."""
+        rows = self.operands.core.rows
+        widths = [width or "1" for _, width in self.form.states]
+        return [f"{rows}.new_empty(*{rows}.shape[:3], {width}, dtype=wide)," for width in widths]
+
+    def _state_of_slab(self) -> str:
+        return " ".join(
+            f"states[{at}][slab.entries, :, slab.rows]," if width is None else f"_fold(states[{at}], slab, kv_heads),"
+            for at, (_, width) in enumerate(self.form.states)
+        )
+
     # --- totals -----------------------------------------------------------------------------------------------
 
     def _totals(self) -> list[_Total]:
@@ -131,7 +179,8 @@ class PassTexts:
         name, gradient = operand.name, gradient_name(operand.name)
         if operand.kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER):
             made = "empty" if operand in self.operands.row_gradients(self.form.backward_graph) else "zeros"
-            return f"{gradient} = {name}.new_{made}({name}.shape)"
+            dtype = ", dtype=wide" if self.form.chained else ""
+            return f"{gradient} = {name}.new_{made}({name}.shape{dtype})"
         if operand.kind is Kind.TABLE and self.operands.is_whole(operand):
             return f"{gradient} = torch.zeros_like({name})"
         return f"{gradient} = {name}.new_zeros({name}.shape, dtype=wide)"
@@ -144,13 +193,14 @@ class PassTexts:
 
     def _by_slab(self, node: str) -> str:
         total = next(each for each in self._own_totals if node in each.sums)
+        own = "" if self.form.pieces is None else "_part"
         match total.operand.kind:
             case Kind.COLUMN_VECTOR:
-                return f"{total.name}[slab.entries].flatten(0, 1)"
+                return f"{total.name}{own}[slab.entries].flatten(0, 1)"
             case Kind.COLUMN_NUMBER:
-                return f"{total.name}[slab.entries]"
+                return f"{total.name}{own}[slab.entries]"
             case Kind.OFFSET_NUMBER:
-                return f"_own({total.name}, slab)"
+                return f"_own({total.name}, slab)" + ("[..., slab.distances]" if own else "")
             case _:
                 return f"{total.name}[slab.entries]" if self.operands.has_batch(total.operand) else total.name
 
@@ -172,7 +222,9 @@ class PassTexts:
 
     def _returned(self, operand: Operand) -> str:
         gradient = gradient_name(operand.name)
-        return f"{gradient}.to({operand.name}.dtype)" if operand.kind is Kind.COLUMN_VECTOR else gradient
+        wide = operand.kind is Kind.COLUMN_VECTOR
+        wide |= self.form.chained and operand.kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER)
+        return f"{gradient}.to({operand.name}.dtype)" if wide else gradient
 
     def _rows_given(self) -> list[str]:
         """What is given of each row, in the order of `_backward`'s arguments."""

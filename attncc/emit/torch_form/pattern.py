@@ -1,0 +1,91 @@
+"""Which pairs are related, and which keys a run of rows touches, as functions of the torch form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attncc.emit.dialects import HOST, PATTERN
+from attncc.emit.expressions import ExpressionWriter
+from attncc.emit.torch_form.body import SYMBOLS
+from attncc.emit.writer import Writer
+from attncc.plan.ranges import HeadClass, Interval, Segment, plus
+from attncc.spec.expr import TRUE, Expr
+from attncc.spec.text import text
+
+_FAR = "_FAR"
+
+
+class PatternPrinter:
+    """Prints `_segments` and `_related`, of a whole pattern or of a piece."""
+
+    def __init__(self, used: set[str]) -> None:
+        self._used = used
+
+    def host(self, expr: Expr) -> str:
+        """The text of plain numbers."""
+        return self._host().write(expr)
+
+    def _host(self) -> ExpressionWriter:
+        return ExpressionWriter(HOST, lambda name: SYMBOLS[name], lambda name: name)
+
+    # --- related pairs ----------------------------------------------------------------------------------------
+
+    def print_related(self, writer: Writer, name: str, classes: Sequence[HeadClass], where: str = "") -> None:
+        """Which pairs are related, for heads of some classes; the last class is what remains."""
+        with writer.block(f"def {name}(i, j, call):"):
+            if len(classes) == 1:
+                writer.line(f'"""{_sentence(text(classes[0].pattern), where)}"""')
+            else:
+                writer.line(f'"""The pattern{where}."""')
+            for each in classes[:-1]:
+                with writer.block(f"if {self.host(each.condition)}:"):
+                    writer.line(self._returned(each.pattern))
+            writer.line(self._returned(classes[-1].pattern))
+
+    def _returned(self, pattern: Expr) -> str:
+        if pattern == TRUE:
+            return "return torch.ones_like(i + j, dtype=torch.bool)"
+        expressions = ExpressionWriter(PATTERN, lambda name: SYMBOLS[name], lambda name: name, host=self._host())
+        found = f"return {expressions.write(pattern)}"
+        self._used |= expressions.used
+        return found
+
+    # --- ranges -----------------------------------------------------------------------------------------------
+
+    def print_segments(self, writer: Writer, name: str, classes: Sequence[HeadClass], what: str = "positions") -> None:
+        """Which keys rows first … last touch, for heads of some classes; the last class is what remains."""
+        with writer.block(f"def {name}(first, last, call):"):
+            writer.line(f'"""Intervals of {what} that rows first … last touch, each with the part all of them see."""')
+            for each in classes[:-1]:
+                with writer.block(f"if {self.host(each.condition)}:"):
+                    self._print_class(writer, each)
+            self._print_class(writer, classes[-1])
+
+    def _print_class(self, writer: Writer, each: HeadClass) -> None:
+        items = [self._segment(segment) for segment in each.by_row]
+        if not items:
+            writer.line("return ()")
+        elif len(items) == 1:
+            writer.line(f"return ({items[0]},)")
+        else:
+            writer.line("return (")
+            with writer.indented():
+                for item in items:
+                    writer.line(f"{item},")
+            writer.line(")")
+
+    def _segment(self, segment: Segment) -> str:
+        touched = self._interval(segment.touched)
+        full = self._interval(segment.full) if segment.full is not None else "(0, 0)"
+        return f"({touched}, {full})"
+
+    def _interval(self, interval: Interval) -> str:
+        host = self._host()
+        low = f"-{_FAR}" if interval.low is None else host.write(interval.low)
+        high = _FAR if interval.high is None else host.write(plus(interval.high, 1))
+        both = f"({low}, {high})"
+        return both if interval.when == TRUE else f"({both} if {host.write(interval.when)} else (0, 0))"
+
+
+def _sentence(pattern: str, where: str) -> str:
+    return f"The pattern{where}: {pattern}" if len(pattern) + len(where) < 80 else f"The pattern{where}."

@@ -1,0 +1,154 @@
+"""The pieces of a pattern in the torch form: their ranges and pairs by coordinates, and the strips of each class."""
+
+from __future__ import annotations
+
+from attncc.emit.torch_form.pattern import PatternPrinter
+from attncc.emit.writer import Writer
+from attncc.plan.layout import Layout, Strips
+from attncc.plan.pieces import Part, Piece, Pieces
+from attncc.spec.expr import Name, names_in
+
+_STRIPS = '''
+class _Strips(NamedTuple):
+    """The positions p with start <= p % period < start + width, by coordinates: 0 for the first, 1, 2, …"""
+
+    period: int = 1
+    width: int = 1
+    start: int = 0
+
+    def below(self, position):
+        """How many of the positions from 0 on lie before one."""
+        rest = position % self.period - self.start
+        return self.width * (position // self.period) + min(max(rest, 0), self.width)
+
+    def at(self, coordinate):
+        """The position at a coordinate."""
+        strip, rest = coordinate // self.width, coordinate % self.width
+        return self.period * strip + self.start + rest
+
+    def places(self, first, stop, origin, device):
+        """Where coordinates first … stop - 1 lie among tokens of which the first stands at `origin`."""
+        if self.width > 1 and self.width < self.period:
+            return self.at(torch.arange(first, stop, device=device)) - origin
+        if first == stop:
+            return slice(0, 0)
+        step = self.period // self.width
+        return slice(self.at(first) - origin, self.at(stop - 1) - origin + 1, step)
+
+
+class _Piece(NamedTuple):
+    """A part of the pattern that runs apart; `segments` and `related` read coordinates.
+
+    `layouts` has, for each class of rows, the strips of its rows and of its keys.
+    """
+
+    segments: Callable
+    related: Callable
+    layouts: tuple
+    shifts: bool  # whether pairs are related by their distance alone
+
+
+class _Part(NamedTuple):
+    """One class of rows of a piece, with its keys and where they lie."""
+
+    piece: _Piece
+    rows: _Strips
+    keys: _Strips
+    places: slice | Tensor
+    call: _Call
+    begins: bool  # whether no part of these rows came before
+    finishes: bool  # whether none follows
+
+
+_AS_THEY_STAND = ((_Strips(), _Strips()),)
+'''
+
+_PARTS = '''
+def _parts(call, k_start, device):
+    """What runs apart, one after the other, for the heads of a call."""
+    pieces = _pieces(call)
+    for piece in pieces:
+        for residue, (rows, keys) in enumerate(piece.layouts):
+            low, high = keys.below(k_start), keys.below(k_start + call.m)
+            places = keys.places(low, high, k_start, device)
+            own = call._replace(residue=residue)
+            yield _Part(piece, rows, keys, places, own, piece is pieces[0], piece is pieces[-1])
+'''
+
+
+class PiecesPrinter:
+    """Prints what a module has to know of its pieces."""
+
+    def __init__(self, pieces: Pieces, pattern: PatternPrinter, whole_shifts: bool) -> None:
+        self._pieces = pieces
+        self._pattern = pattern
+        self._whole_shifts = whole_shifts
+
+    def print(self, writer: Writer) -> None:
+        """Ranges, pairs, strips, and which pieces a call has."""
+        writer.lines(_STRIPS)
+        for at, piece in enumerate(self._pieces.pieces, 1):
+            classes = [part.one for part in piece.parts]
+            writer.line()
+            writer.line()
+            self._pattern.print_segments(writer, f"_segments_{at}", classes, "coordinates")
+            writer.line()
+            writer.line()
+            self._pattern.print_related(writer, f"_related_{at}", classes)
+        writer.line()
+        writer.line()
+        writer.line(f"_LEAST_KEYS = {self._pieces.least}  # shorter calls take the pattern as a whole, as costs less")
+        writer.line()
+        writer.line()
+        self._print_pieces(writer)
+        writer.line()
+        writer.lines(_PARTS)
+
+    def _print_pieces(self, writer: Writer) -> None:
+        with writer.block("def _pieces(call):"):
+            writer.line('"""The pieces that a call takes."""')
+            whole = f"_Piece(_segments, _related, _AS_THEY_STAND, {self._whole_shifts})"
+            with writer.block("if call.m < _LEAST_KEYS:"):
+                writer.line(f"return ({whole},)")
+            conditions = dict.fromkeys(part.one.condition for piece in self._pieces.pieces for part in piece.parts)
+            for condition in list(conditions)[:-1]:
+                with writer.block(f"if {self._pattern.host(condition)}:"):
+                    self._print_pieces_of(writer, condition)
+            self._print_pieces_of(writer, list(conditions)[-1])
+
+    def _print_pieces_of(self, writer: Writer, condition: object) -> None:
+        writer.line("return (")
+        with writer.indented():
+            for at, piece in enumerate(self._pieces.pieces, 1):
+                part = next((each for each in piece.parts if each.one.condition == condition), None)
+                if part is not None:
+                    shifts = _shifts(piece, part)
+                    writer.line(f"_Piece(_segments_{at}, _related_{at}, {_layouts(part.layout)}, {shifts}),")
+        writer.line(")")
+
+
+def _shifts(piece: Piece, part: Part) -> bool:
+    """Whether pairs are related by the distance of their coordinates alone, the same for every class and head."""
+    return len(piece.parts) == 1 and part.one.facts.shift == 1 and names_in(part.one.pattern) <= {Name.I, Name.J}
+
+
+def _layouts(layout: Layout) -> str:
+    if layout.is_plain:
+        return "_AS_THEY_STAND"
+    both = f"({_strips(layout.rows)}, {_strips(layout.keys)})"
+    return f"tuple({both} for r in range({layout.classes}))" if layout.rows.turn else f"({both},)"
+
+
+def _strips(strips: Strips) -> str:
+    if strips.is_everything:
+        return "_Strips()"
+    if not strips.turn:
+        return f"_Strips({strips.period}, {strips.width}, {strips.start})"
+    own = "r" if strips.width == 1 else f"{strips.width} * r"
+    if strips.turn == 1 and strips.start == 0:
+        start = own
+    elif strips.turn == 1:
+        start = f"({own} + {strips.start}) % {strips.period}"
+    else:
+        start = f"({strips.start} - {own}) % {strips.period}"
+    return f"_Strips({strips.period}, {strips.width}, {start})"

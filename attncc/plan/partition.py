@@ -1,0 +1,226 @@
+"""The choice of pieces: which parts of a pattern leave the layout of positions, and from which length on.
+
+Every conjunction of a pattern may take the layout in which its tiles cover the least area. Conjunctions of one layout
+run together; a piece that saves less than it costs goes back to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from attncc.graph.core import Core, Kind
+from attncc.graph.ir import Graph
+from attncc.graph.ops import Axis, Op
+from attncc.plan.domain import BUDGET, analyse_tree, prover_of
+from attncc.plan.isl import Prover
+from attncc.plan.layout import PLAIN, Layout, in_coordinates, with_plain_residue
+from attncc.plan.literals import Literal, Tree, all_of, any_of
+from attncc.plan.pieces import Area, Part, Piece, Pieces, area
+from attncc.plan.predicates import outer_tree
+from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
+from attncc.plan.split import lean, legal_layouts, products_of, tidy, without
+from attncc.plan.written import tree_expr
+from attncc.spec.expr import Expr, Name, names_in
+
+_REFERENCE = 8192  # rows and keys at which layouts are compared
+_LONGEST, _SHORTEST = 16384, 64  # calls among which the shortest is sought that is worth its pieces
+_SAVING = 0.8  # the part of the cost up to which another layout, or a piece of its own, is worth having
+_LENGTHS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS})
+
+Product = tuple[Literal, ...]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The conjunctions of a pattern that share a layout, and what its heads do in it if they run by themselves."""
+
+    layout: Layout
+    products: tuple[Product, ...]
+    area: Area
+
+
+def pieces_of(domain: Domain, core: Core, forward: Graph) -> tuple[Pieces | None, str]:
+    """The pieces of a pattern, or None where it is best taken as a whole, and why."""
+    if len([node for node in forward if node.op is Op.PEAK]) > 1 or _counts_first(forward):
+        return None, "weights read a sum over the row, which has to be known before any piece runs"
+    found = partition(domain)
+    if found is None:
+        return None, "no other layout has tiles of so much less area that it is worth its pieces"
+    if core.of_kind(Kind.OFFSET_NUMBER) and not all(
+        _keeps_distances(part.layout) for piece in found.pieces for part in piece.parts
+    ):
+        return None, "numbers of distances are read in steps, which this layout does not have"
+    return found, ""
+
+
+def _counts_first(forward: Graph) -> bool:
+    """Whether a number of pairs depends on a sum over the row."""
+    sums = [node for node in forward if node.op is Op.SUM and Axis.ROW in node.axes]
+    return any(each.is_tile and forward.depends(each.name, node.name) for each in forward for node in sums)
+
+
+def _keeps_distances(layout: Layout) -> bool:
+    """Whether a step of a coordinate is the same step of positions on both axes."""
+    return layout.is_plain or (layout.rows.width == layout.keys.width == 1 and layout.rows.period == layout.keys.period)
+
+
+def partition(domain: Domain) -> Pieces | None:
+    """The pieces of a pattern; None where it is best taken as a whole."""
+    split = [_Splitter(each).parts() for each in domain.classes]
+    if all(len(parts) == 1 and parts[0].layout.is_plain for parts in split):
+        return None
+    pieces = _side_by_side(split)
+    least = _least(domain, pieces)
+    return None if least is None else Pieces(pieces, least)
+
+
+def _side_by_side(split: list[list[Part]]) -> tuple[Piece, ...]:
+    """Parts of different heads with layouts of one kind make one piece; positions as they are come first."""
+    found: dict[tuple[object, ...], list[Part]] = {}
+    for parts in split:
+        seen: dict[tuple[object, ...], int] = {}
+        for part in parts:
+            kind = _kind(part.layout)
+            seen[kind] = seen.get(kind, 0) + 1
+            found.setdefault((*kind, seen[kind]), []).append(part)
+    ordered = sorted(found.values(), key=lambda parts: not parts[0].layout.is_plain)
+    return tuple(Piece(tuple(parts)) for parts in ordered)
+
+
+def _kind(layout: Layout) -> tuple[object, ...]:
+    """What the code for a layout depends on; its numbers may differ from head to head."""
+    return tuple((each.is_everything, each.width, each.turn) for each in (layout.rows, layout.keys))
+
+
+class _Splitter:
+    """Finds the parts of one class of heads."""
+
+    def __init__(self, one: HeadClass, budget: int = BUDGET) -> None:
+        self._one = one
+        self._budget = budget
+        self._values = {Name.HEAD: 0, Name.HEADS: 8, Name.QUERIES: _REFERENCE, Name.KEYS: _REFERENCE}
+
+    def parts(self) -> list[Part]:
+        """The parts, the one in the layout of positions first; that alone where no other is worth having."""
+        whole = Part(PLAIN, self._one)
+        tree, is_whole = outer_tree(self._one.pattern)
+        prover = prover_of(self._budget, names_in(self._one.pattern) & _LENGTHS)
+        if not is_whole or prover is None or self._one.facts.empty:
+            return [whole]
+        prover.start(1.0)
+        products = products_of(tree, prover)
+        if not products or prover.exhausted:
+            return [whole]
+        groups = self._grouped([self._best(product, prover) for product in products])
+        if all(each.layout.is_plain for each in groups):
+            return [whole]
+        groups = self._merged_back(groups)
+        prover.start(1.0)
+        parts = self._apart(groups, prover)
+        total = sum((self._area(part).cost for part in parts), 0.0)
+        return parts if total <= _SAVING * self._area(whole).cost else [whole]
+
+    def _best(self, product: Product, prover: Prover) -> _Group:
+        """A conjunction in the layout that suits it best."""
+        best = self._group(PLAIN, (product,))
+        limit = _SAVING * best.area.cost
+        for layout in dict.fromkeys(legal_layouts(product, prover)):
+            found = self._group(layout, (product,))
+            if found.area.cost <= limit:
+                best, limit = found, found.area.cost
+        return best
+
+    def _grouped(self, groups: list[_Group]) -> list[_Group]:
+        """One group for each layout, positions first."""
+        products: dict[Layout, tuple[Product, ...]] = {}
+        for each in groups:
+            products[each.layout] = products.get(each.layout, ()) + each.products
+        ordered = sorted(products.items(), key=lambda item: not item[0].is_plain)
+        return [self._group(layout, found) for layout, found in ordered]
+
+    def _merged_back(self, groups: list[_Group]) -> list[_Group]:
+        """The groups without those that cost no less than leaving their conjunctions to the layout of positions."""
+        for group in [each for each in groups if not each.layout.is_plain]:
+            plain = next((each for each in groups if each.layout.is_plain), None)
+            if plain is None:
+                continue
+            together = self._group(PLAIN, plain.products + group.products)
+            if together.area.cost <= plain.area.cost + group.area.cost:
+                groups = [together, *(each for each in groups if each not in (plain, group))]
+        return groups
+
+    def _apart(self, groups: list[_Group], prover: Prover) -> list[Part]:
+        """Each group without the pairs of those before it."""
+        parts = []
+        earlier: tuple[Product, ...] = ()
+        for group in groups:
+            tree = tidy(any_of(without(_all(product), earlier, prover) for product in group.products))
+            parts.append(self._part(group.layout, tree))
+            earlier += group.products
+        return [part for part in parts if not part.one.facts.empty]
+
+    def _group(self, layout: Layout, products: tuple[Product, ...]) -> _Group:
+        part = self._part(layout, any_of(map(_all, products)))
+        return _Group(layout, products, self._area(part))
+
+    def _part(self, layout: Layout, tree: Tree) -> Part:
+        """What the heads do for a tree over positions, in a layout."""
+        own = tidy(in_coordinates(tree, layout))
+        prover = prover_of(self._budget, names_in(self._one.pattern) & _LENGTHS | {Name.RESIDUE})
+        if prover is not None:
+            prover.start(0.2)
+            own = lean(own, prover)
+        one = analyse_tree(self._one.condition, tree_expr(own), own, self._budget)
+        return Part(layout, _with_plain_residue(one, layout))
+
+    def _area(self, part: Part) -> Area:
+        return area(part, _REFERENCE, _REFERENCE, self._values)
+
+
+def _all(product: Product) -> Tree:
+    return all_of(product)
+
+
+def _with_plain_residue(one: HeadClass, layout: Layout) -> HeadClass:
+    def plain(expr: Expr) -> Expr:
+        return with_plain_residue(expr, layout)
+
+    def interval(each: Interval | None) -> Interval | None:
+        if each is None:
+            return None
+        low, high = (None if end is None else plain(end) for end in (each.low, each.high))
+        return Interval(low, high, plain(each.when))
+
+    def side(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        found = []
+        for each in segments:
+            touched = interval(each.touched)
+            assert touched is not None
+            found.append(Segment(touched, interval(each.full)))
+        return tuple(found)
+
+    return HeadClass(one.condition, plain(one.pattern), side(one.by_row), side(one.by_column), one.facts)
+
+
+def _least(domain: Domain, pieces: tuple[Piece, ...]) -> int | None:
+    """The least number of keys from which on pieces cost less than the whole; None where that is never seen."""
+    found = None
+    length = _LONGEST
+    while length >= _SHORTEST and _cost(pieces, length) < _cost_of_whole(domain, length):
+        found, length = length, length // 2
+    return found
+
+
+def _cost(pieces: tuple[Piece, ...], length: int) -> float:
+    return sum(_area_at(part, length).cost for piece in pieces for part in piece.parts)
+
+
+def _cost_of_whole(domain: Domain, length: int) -> float:
+    return sum(_area_at(Part(PLAIN, each), length).cost for each in domain.classes)
+
+
+def _area_at(part: Part, length: int) -> Area:
+    values: Mapping[Name, int] = {Name.HEAD: 0, Name.HEADS: 8, Name.QUERIES: length, Name.KEYS: length}
+    block = (min(128, max(16, 1 << (length // part.layout.classes).bit_length())), 64)
+    return area(part, length, length, values, block)
