@@ -135,6 +135,7 @@ def _related_2(i, j, call):
     return j // 8 < i // 128
 
 
+_CLASSES_2 = (((_Strips(), _Strips(128, 8, 120)),),)
 _LEAST_KEYS = 512  # shorter calls take the pattern as a whole, as costs less
 
 
@@ -144,7 +145,7 @@ def _pieces(call):
         return (_Piece(_segments, _related, _AS_THEY_STAND, False),)
     return (
         _Piece(_segments_1, _related_1, _AS_THEY_STAND, False),
-        _Piece(_segments_2, _related_2, ((_Strips(), _Strips(128, 8, 120)),), False),
+        _Piece(_segments_2, _related_2, _CLASSES_2[0], False),
     )
 
 
@@ -211,6 +212,29 @@ if triton is not None:
         lanes = tl.arange(0, LANES)
         dims = tl.arange(0, BLOCK)
         pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+    @triton.jit
+    def _load_spaced(start, step, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+        """[LANES] numbers, one every `step`; what is not visible reads as `other`."""
+        pointers = start + tl.arange(0, LANES) * step
+        if MASKED:
+            numbers = tl.load(pointers, mask=visible, other=other)
+        else:
+            numbers = tl.load(pointers)
+        return numbers
+
+    @triton.jit
+    def _store_spaced(start, stride, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                      BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile, one every `stride` numbers."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
         tl.store(
             pointers,
             tile.to(start.dtype.element_ty),
@@ -608,6 +632,767 @@ if triton is not None:
         dq = dq_total * d_dot_factor
         _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
 
+    @triton.jit
+    def _forward_tile_1(
+        peak, rows, total, q,
+        k_ptr, v_ptr, k_stride, v_stride,
+        i, column, k_start, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (
+                (j[None, :] <= i[:, None])
+                & (_floor_divide(i[:, None], 128) <= _floor_divide(j[None, :], 128))
+                & visible[None, :]
+            )
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _forward_kernel_1(
+        q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr,
+        total_state_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        i = q_start + row_lanes
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = tl.maximum(128 * _floor_divide(first, 128) - k_start, 0)
+        high = tl.minimum(last + 1 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = tl.maximum(128 * _floor_divide(last, 128) - k_start, 0)
+        full_high = tl.minimum(first + 1 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        peak = tl.full([BLOCK_M], -3.4028234663852886e38, tl.float32)
+        rows = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            peak, rows, total = _forward_tile_1(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            peak, rows, total = _forward_tile_1(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        tl.store(peak_state_ptr + first_vector + tl.arange(0, BLOCK_M), peak, mask=visible)
+        tl.store(rows_state_ptr + first_vector + tl.arange(0, BLOCK_M), rows, mask=visible)
+        _store_tile(total_state_ptr + first_vector * E, visible, total, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile_1(
+        dv, dk_total, k, v,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, q_stride, d_out_stride,
+        j, row, q_start, n, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        i = q_start + row_lanes
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        if MASKED:
+            related = (j[:, None] <= i[None, :]) & (
+                _floor_divide(i[None, :], 128) <= _floor_divide(j[:, None], 128)
+            )
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_exponent.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_columns_kernel_1(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(column, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < keys
+        k = _load_tile(k_ptr, k_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        j = k_start + column_lanes
+
+        # Positions of the tile's first and last key; [low, high) are the rows that may see it.
+        first = k_start + column
+        last = first + tl.minimum(BLOCK_N, keys - column) - 1
+        in_rows = tl.where(column < keys, n, 0)
+        low = tl.maximum(first - q_start, 0)
+        high = tl.minimum(128 * _floor_divide(last, 128) + 128 - q_start, in_rows)
+        t0 = low // BLOCK_M
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+        full_low = tl.maximum(last - q_start, 0)
+        full_high = tl.minimum(128 * _floor_divide(first, 128) + 128 - q_start, in_rows)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, dk_total = _backward_columns_tile_1(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    q_strides[2], d_out_strides[2],
+                    j, tile * BLOCK_M, q_start, n, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dv, dk_total = _backward_columns_tile_1(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    q_strides[2], d_out_strides[2],
+                    j, tile * BLOCK_M, q_start, n, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        dk = tl.where(seen[:, None], dk, 0.0) + _load_tile(
+            dk_ptr + first_vector * D, D, column_lanes < m, BLOCK_N, D, BLOCK_D, True
+        )
+        _store_tile(dk_ptr + first_vector * D, column_lanes < m, dk, BLOCK_N, D, BLOCK_D)
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E, E, column_lanes < m, BLOCK_N, E, BLOCK_E, True
+        )
+        _store_tile(dv_ptr + first_vector * E, column_lanes < m, dv, BLOCK_N, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_rows_tile_1(
+        dq_total, q, d_out, delta, lse_2,
+        k_ptr, v_ptr, k_stride, v_stride,
+        i, column, k_start, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (
+                (j[None, :] <= i[:, None])
+                & (_floor_divide(i[:, None], 128) <= _floor_divide(j[None, :], 128))
+                & visible[None, :]
+            )
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        dq_total = _dot(d_exponent.to(k.dtype), k, dq_total, PRECISION)
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel_1(
+        q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        q_strides, d_out_strides, k_strides, v_strides,
+        n, m, k_start, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_lanes
+        lse_2 = 1.4426950408889634 * lse
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = tl.maximum(128 * _floor_divide(first, 128) - k_start, 0)
+        high = tl.minimum(last + 1 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = tl.maximum(128 * _floor_divide(last, 128) - k_start, 0)
+        full_high = tl.minimum(first + 1 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            dq_total = _backward_rows_tile_1(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            dq_total = _backward_rows_tile_1(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        dq = dq_total * d_dot_factor
+        dq = dq + _load_tile(dq_ptr + first_vector * D, D, visible, BLOCK_M, D, BLOCK_D, True)
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit
+    def _forward_tile_2(
+        peak, rows, total, q,
+        k_ptr, v_ptr, k_stride, v_stride,
+        x, column, key_origin, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        y = key_origin + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (_floor_divide(y[None, :], 8) < _floor_divide(x[:, None], 128)) & visible[
+                None, :
+            ]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _forward_kernel_2(
+        q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr,
+        total_state_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, classes, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        row = tl.program_id(0) // classes * BLOCK_M  # first row of the tile in its class
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        spot = classes_ptr + (batch * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.where(row < row_count, tl.load(spot + 7), 0)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row_place + row * row_step, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        k_ptr += tl.cast(key_place, tl.int64) * k_strides[2]
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        v_ptr += tl.cast(key_place, tl.int64) * v_strides[2]
+        q_stride = q_strides[2] * row_step
+        k_stride = k_strides[2] * key_step
+        k_step = tl.cast(k_stride, tl.int64) * BLOCK_N
+        v_stride = v_strides[2] * key_step
+        v_step = tl.cast(v_stride, tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row_place + row * row_step
+
+        visible = row_lanes < row_count
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, True)
+        x = row_origin + row_lanes
+
+        # Coordinates of the tile's first and last row; [low, high) are the keys that it may see.
+        first = row_origin + row
+        last = first + tl.minimum(BLOCK_M, row_count - row) - 1
+        low = 0
+        high = tl.minimum(8 * _floor_divide(last, 128) - key_origin, key_count)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(8 * _floor_divide(first, 128) - key_origin, key_count)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        peak = _load_spaced(peak_state_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        rows = _load_spaced(rows_state_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        total = _load_tile(
+            total_state_ptr + first_vector * E, E * row_step, visible, BLOCK_M, E, BLOCK_E, True
+        )
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            peak, rows, total = _forward_tile_2(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            peak, rows, total = _forward_tile_2(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_spaced(out_ptr + first_vector * E, E * row_step, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M) * row_step, lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_spaced(
+                residual_ptr + first_vector * E,
+                E * row_step,
+                visible,
+                residual,
+                BLOCK_M,
+                E,
+                BLOCK_E,
+            )
+
+    @triton.jit
+    def _backward_columns_tile_2(
+        dv, dk_total, k, v,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, q_stride, d_out_stride,
+        y, row, row_step, row_origin, row_count, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < row_count
+        x = row_origin + row_lanes
+        lse = _load_spaced(lse_ptr, row_step, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        if MASKED:
+            related = _floor_divide(y[:, None], 8) < _floor_divide(x[None, :], 128)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_spaced(delta_ptr, row_step, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_exponent.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_columns_kernel_2(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, classes, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        column = tl.program_id(0) // classes * BLOCK_N  # first key of the tile in its class
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        spot = classes_ptr + (batch * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.load(spot + 7)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(key_place + column * key_step, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(key_place + column * key_step, tl.int64) * v_strides[2]
+        q_ptr += tl.cast(row_place, tl.int64) * q_strides[2]
+        d_out_ptr += tl.cast(row_place, tl.int64) * d_out_strides[2]
+        k_stride = k_strides[2] * key_step
+        v_stride = v_strides[2] * key_step
+        q_stride = q_strides[2] * row_step
+        q_step = tl.cast(q_stride, tl.int64) * BLOCK_M
+        d_out_stride = d_out_strides[2] * row_step
+        d_out_step = tl.cast(d_out_stride, tl.int64) * BLOCK_M
+        first_vector = (
+            (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + key_place + column * key_step
+        )
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < key_count
+        k = _load_tile(k_ptr, k_stride, seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_stride, seen, BLOCK_N, E, BLOCK_E, True)
+        y = key_origin + column_lanes
+
+        # Coordinates of the tile's first and last key; [low, high) are the rows that may see it.
+        first = key_origin + column
+        last = first + tl.minimum(BLOCK_N, key_count - column) - 1
+        in_rows = tl.where(column < key_count, row_count, 0)
+        low = tl.maximum(128 * _floor_divide(first, 8) + 128 - row_origin, 0)
+        high = in_rows
+        t0 = low // BLOCK_M
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+        full_low = tl.maximum(128 * _floor_divide(last, 8) + 128 - row_origin, 0)
+        full_high = in_rows
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, dk_total = _backward_columns_tile_2(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + row_place + (tile * BLOCK_M) * row_step,
+                    delta_ptr + statistics + row_place + (tile * BLOCK_M) * row_step, q_stride,
+                    d_out_stride,
+                    y, tile * BLOCK_M, row_step, row_origin, row_count, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dv, dk_total = _backward_columns_tile_2(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + row_place + (tile * BLOCK_M) * row_step,
+                    delta_ptr + statistics + row_place + (tile * BLOCK_M) * row_step, q_stride,
+                    d_out_stride,
+                    y, tile * BLOCK_M, row_step, row_origin, row_count, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        dk = tl.where(seen[:, None], dk, 0.0) + _load_tile(
+            dk_ptr + first_vector * D,
+            D * key_step,
+            column_lanes < key_count,
+            BLOCK_N,
+            D,
+            BLOCK_D,
+            True,
+        )
+        _store_spaced(
+            dk_ptr + first_vector * D,
+            D * key_step,
+            column_lanes < key_count,
+            dk,
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E,
+            E * key_step,
+            column_lanes < key_count,
+            BLOCK_N,
+            E,
+            BLOCK_E,
+            True,
+        )
+        _store_spaced(
+            dv_ptr + first_vector * E,
+            E * key_step,
+            column_lanes < key_count,
+            dv,
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile_2(
+        dq_total, q, d_out, delta, lse_2,
+        k_ptr, v_ptr, k_stride, v_stride,
+        x, column, key_origin, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        y = key_origin + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (_floor_divide(y[None, :], 8) < _floor_divide(x[:, None], 128)) & visible[
+                None, :
+            ]
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        dq_total = _dot(d_exponent.to(k.dtype), k, dq_total, PRECISION)
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel_2(
+        q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        q_strides, d_out_strides, k_strides, v_strides,
+        n, m, k_start, classes, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        row = tl.program_id(0) // classes * BLOCK_M  # first row of the tile in its class
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        spot = classes_ptr + (batch * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.where(row < row_count, tl.load(spot + 7), 0)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row_place + row * row_step, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row_place + row * row_step, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        k_ptr += tl.cast(key_place, tl.int64) * k_strides[2]
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        v_ptr += tl.cast(key_place, tl.int64) * v_strides[2]
+        q_stride = q_strides[2] * row_step
+        d_out_stride = d_out_strides[2] * row_step
+        k_stride = k_strides[2] * key_step
+        k_step = tl.cast(k_stride, tl.int64) * BLOCK_N
+        v_stride = v_strides[2] * key_step
+        v_step = tl.cast(v_stride, tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row_place + row * row_step
+
+        visible = row_lanes < row_count
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_spaced(lse_ptr + first_vector, row_step, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_spaced(delta_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        x = row_origin + row_lanes
+        lse_2 = 1.4426950408889634 * lse
+
+        # Coordinates of the tile's first and last row; [low, high) are the keys that it may see.
+        first = row_origin + row
+        last = first + tl.minimum(BLOCK_M, row_count - row) - 1
+        low = 0
+        high = tl.minimum(8 * _floor_divide(last, 128) - key_origin, key_count)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(8 * _floor_divide(first, 128) - key_origin, key_count)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            dq_total = _backward_rows_tile_2(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            dq_total = _backward_rows_tile_2(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        dq = dq_total * d_dot_factor
+        dq = dq + _load_tile(
+            dq_ptr + first_vector * D, D * row_step, visible, BLOCK_M, D, BLOCK_D, True
+        )
+        _store_spaced(dq_ptr + first_vector * D, D * row_step, visible, dq, BLOCK_M, D, BLOCK_D)
+
 
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
 # num_warps, num_stages).
@@ -678,14 +1463,25 @@ def _tuned(kernel, name, element_size, width):
             for rows, columns, warps, stages in _TILES[name, element_size, width]
         ]
     key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
-    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(
-        kernel
-    )
+    added = [
+        name
+        for name in (
+            "peak_state_ptr",
+            "rows_state_ptr",
+            "total_state_ptr",
+            "dk_ptr",
+            "dv_ptr",
+            "dq_ptr",
+        )
+        if name in kernel.arg_names
+    ]  # read and written by each run
+    prune = {"early_config_prune": _prune}
+    return triton.autotune(configs, key=key, prune_configs_by=prune, restore_value=added)(kernel)
 
 
-def _grid(length, block, heads, batch):
-    """One program for every tile of an axis, every head and every batch entry."""
-    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+def _grid(length, block, heads, batch, classes=1):
+    """One program for every tile of each class of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]) * classes, heads, batch)
 
 
 def _launch(kernel, name, grid, q, k, v, *arguments):
@@ -711,6 +1507,47 @@ def _places(q, k, q_start, q_starts, kv_lengths):
     return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
 
 
+def _gradient_room(x, in_pieces):
+    """Room for a gradient; pieces add to it."""
+    return x.new_zeros(x.shape, dtype=torch.float32) if in_pieces else x.new_empty(x.shape)
+
+
+def _longest(classes, axis, length):
+    """The most rows (axis 0) or keys (axis 1) that a class can have, of so many."""
+    strips = {each[axis] for part in classes for each in part}  # wherever the first token stands
+    return max(length // x.period * x.width + min(length % x.period, x.width) for x in strips)
+
+
+def _classes_of(classes, parts, n, m, k_start, starts, lengths):
+    """Where the tokens of each class lie, [parts, batch, classes, 8]: place, step, first coordinate and
+    count of its rows, then of its keys. Keys on wider strips lie side by side in copies.
+    """
+    found = starts.new_zeros(parts, len(starts), max(map(len, classes)), 8)
+    for part, own in zip(found, classes, strict=False):
+        rows, keys = (
+            torch.tensor(each, device=starts.device).mT for each in zip(*own, strict=True)
+        )
+        start, key = starts[:, None], torch.full_like(starts[:, None], k_start)
+        for at, (strips, first, length) in enumerate(
+            ((rows, start, n), (keys, key, lengths[:, None]))
+        ):
+            period, width, offset = strips
+            origin = _below(first, strips)
+            place = period * (origin // width) + offset + origin % width - first
+            copied = (width > 1) & (width < period)
+            part[:, : len(own), 4 * at] = torch.where(copied, 0, place)
+            part[:, : len(own), 4 * at + 1] = torch.where(copied, 1, period // width)
+            part[:, : len(own), 4 * at + 2] = origin
+            part[:, : len(own), 4 * at + 3] = _below(first + length, strips) - origin
+    return found
+
+
+def _below(position, strips):
+    """How many of the positions of each class, from 0 on, lie before one."""
+    period, width, start = strips
+    return width * (position // period) + (position % period - start).clamp(min=0).minimum(width)
+
+
 def _kernel_numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
     scale_log2 = scale * 1.4426950408889634
@@ -728,14 +1565,42 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
     residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if m >= _LEAST_KEYS:
+        keys_2 = _CLASSES_2[0][0][1]
+        ends_2 = keys_2.below(k_start), keys_2.below(k_start + m)
+        places_2 = keys_2.places(*ends_2, k_start, q.device)
+        k_2 = k[:, :, places_2]
+        v_2 = v[:, :, places_2]
+        classes_2 = _classes_of(_CLASSES_2, 1, n, m, k_start, starts, lengths)
+        peak_state = q.new_empty(batch, heads, n, dtype=torch.float32)
+        rows_state = q.new_empty(batch, heads, n, dtype=torch.float32)
+        total_state = q.new_empty(batch, heads, n, v.shape[-1], dtype=torch.float32)
     if out.numel():
-        grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
-            q, k, v, out, lse, residual if keep_residual else None,
-            starts, lengths,
-            q.stride()[:3], k.stride()[:3], v.stride()[:3],
-            n, m, k_start, scale_log2,
-        )  # fmt: skip
+        if m < _LEAST_KEYS:
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _launch(_forward_kernel, "forward", grid, q, k, v,
+                q, k, v, out, lse, residual if keep_residual else None,
+                starts, lengths,
+                q.stride()[:3], k.stride()[:3], v.stride()[:3],
+                n, m, k_start, scale_log2,
+            )  # fmt: skip
+        else:
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _launch(_forward_kernel_1, "forward", grid, q, k, v,
+                q, k, v, out, lse, residual if keep_residual else None, peak_state, rows_state,
+                total_state,
+                starts, lengths,
+                q.stride()[:3], k.stride()[:3], v.stride()[:3],
+                n, m, k_start, scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2])
+            _launch(_forward_kernel_2, "forward", grid, q, k, v,
+                q, k_2, v_2, out, lse, residual if keep_residual else None, peak_state, rows_state,
+                total_state,
+                starts, lengths, classes_2,
+                q.stride()[:3], k_2.stride()[:3], v_2.stride()[:3],
+                n, places_2.shape[0], k_start, classes_2.shape[2], scale_log2,
+            )  # fmt: skip
     return (out, lse, residual)
 
 
@@ -746,30 +1611,75 @@ def _launch_backward(
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     batch, heads, n, _ = q.shape
     kv_heads, m, _ = v.shape[1:]
-    dq = q.new_empty(q.shape)
-    dk = k.new_empty(k.shape)
-    dv = v.new_empty(v.shape)
+    in_pieces = m >= _LEAST_KEYS
+    dq = _gradient_room(q, in_pieces)
+    dk = _gradient_room(k, in_pieces)
+    dv = _gradient_room(v, in_pieces)
     delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
     lse = lse.contiguous()
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if m >= _LEAST_KEYS:
+        keys_2 = _CLASSES_2[0][0][1]
+        ends_2 = keys_2.below(k_start), keys_2.below(k_start + m)
+        places_2 = keys_2.places(*ends_2, k_start, q.device)
+        k_2 = k[:, :, places_2]
+        v_2 = v[:, :, places_2]
+        dk_2 = _gradient_room(k_2, True)
+        dv_2 = _gradient_room(v_2, True)
+        classes_2 = _classes_of(_CLASSES_2, 1, n, m, k_start, starts, lengths)
     if dv.numel():
-        grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
-            k, v, q, d_out, lse, delta, dk, dv,
-            starts, lengths,
-            k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2,
-        )  # fmt: skip
+        if m < _LEAST_KEYS:
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                k, v, q, d_out, lse, delta, dk, dv,
+                starts, lengths,
+                k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+        else:
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _launch(_backward_columns_kernel_1, "backward_columns", grid, q, k, v,
+                k, v, q, d_out, lse, delta, dk, dv,
+                starts, lengths,
+                k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2])
+            _launch(_backward_columns_kernel_2, "backward_columns", grid, q, k, v,
+                k_2, v_2, q, d_out, lse, delta, dk_2, dv_2,
+                starts, lengths, classes_2,
+                k_2.stride()[:3], v_2.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                n, places_2.shape[0], k_start, classes_2.shape[2], d_dot_factor, scale_log2,
+            )  # fmt: skip
     if dq.numel():
-        grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
-            q, d_out, k, v, lse, delta, dq,
-            starts, lengths,
-            q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2,
-        )  # fmt: skip
-    return dq, dk, dv
+        if m < _LEAST_KEYS:
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                q, d_out, k, v, lse, delta, dq,
+                starts, lengths,
+                q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+        else:
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _launch(_backward_rows_kernel_1, "backward_rows", grid, q, k, v,
+                q, d_out, k, v, lse, delta, dq,
+                starts, lengths,
+                q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2])
+            _launch(_backward_rows_kernel_2, "backward_rows", grid, q, k, v,
+                q, d_out, k_2, v_2, lse, delta, dq,
+                starts, lengths, classes_2,
+                q.stride()[:3], d_out.stride()[:3], k_2.stride()[:3], v_2.stride()[:3],
+                n, places_2.shape[0], k_start, classes_2.shape[2], d_dot_factor, scale_log2,
+            )  # fmt: skip
+    if in_pieces:
+        dk[:, :, places_2] += dk_2
+        dv[:, :, places_2] += dv_2
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
 # --- one slab of rows -----------------------------------------------------------------------------

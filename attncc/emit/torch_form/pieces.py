@@ -97,6 +97,9 @@ class PiecesPrinter:
             self._pattern.print_related(writer, f"_related_{at}", classes)
         writer.line()
         writer.line()
+        for at, piece in enumerate(self._pieces.pieces, 1):
+            if any(not part.layout.is_plain for part in piece.parts):
+                writer.line(f"_CLASSES_{at} = ({', '.join(_layouts(part.layout) for part in piece.parts)},)")
         writer.line(f"_LEAST_KEYS = {self._pieces.least}  # shorter calls take the pattern as a whole, as costs less")
         writer.line()
         writer.line()
@@ -120,10 +123,11 @@ class PiecesPrinter:
         writer.line("return (")
         with writer.indented():
             for at, piece in enumerate(self._pieces.pieces, 1):
-                part = next((each for each in piece.parts if each.one.condition == condition), None)
-                if part is not None:
-                    shifts = _shifts(piece, part)
-                    writer.line(f"_Piece(_segments_{at}, _related_{at}, {_layouts(part.layout)}, {shifts}),")
+                own = next((k for k, each in enumerate(piece.parts) if each.one.condition == condition), None)
+                if own is not None:
+                    part = piece.parts[own]
+                    layouts = "_AS_THEY_STAND" if part.layout.is_plain else f"_CLASSES_{at}[{own}]"
+                    writer.line(f"_Piece(_segments_{at}, _related_{at}, {layouts}, {_shifts(piece, part)}),")
         writer.line(")")
 
 

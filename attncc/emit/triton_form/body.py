@@ -7,8 +7,9 @@ from attncc.emit.tile import Sweep
 from attncc.emit.triton_form.pairs import PairPrinter
 from attncc.emit.triton_form.scope import (
     BLOCK,
+    COORDINATE,
+    FROM,
     LANES,
-    ORIGIN,
     POSITION,
     START,
     KernelScope,
@@ -17,7 +18,7 @@ from attncc.emit.triton_form.scope import (
     width_of,
 )
 from attncc.graph.ir import Node, peaked
-from attncc.graph.ops import Op
+from attncc.graph.ops import Axis, Op
 from attncc.spec.expr import TRUE, And, Const, Expr
 
 
@@ -58,9 +59,11 @@ class BodyPrinter:
         if self.kernel.rows_fixed:
             self.writer.line("visible = (column_lanes >= low) & (column_lanes < high)")
         else:
-            self.writer.line("visible = row_lanes < n")
+            self.writer.line(f"visible = row_lanes < {self.kernel.limit(Axis.ROW)}")
         if self.kernel.reads_position(self.sweep, self.swept):
-            self.writer.line(f"{POSITION[self.swept]} = {ORIGIN[self.swept]} + {lanes}")
+            self.writer.line(f"{POSITION[self.swept]} = {self.kernel.position(self.swept)}")
+        if self.kernel.reads_coordinate(self.sweep, self.swept):
+            self.writer.line(f"{COORDINATE[self.swept]} = {FROM[self.swept]} + {lanes}")
 
     def _load(self, names: tuple[str, ...]) -> None:
         """Load what is named and not loaded yet."""
@@ -73,7 +76,7 @@ class BodyPrinter:
                 arguments = f"{node.name}_ptr, {node.name}_stride, visible, {self.block}, {width}, {block}, MASKED"
                 self.writer.line(f"{node.name} = _load_tile({arguments})")
             else:
-                self.kernel.load_numbers(node.name, f"{node.name}_ptr", "visible", self.block, "MASKED")
+                self.kernel.load_numbers(node.name, f"{node.name}_ptr", "visible", self.swept, "MASKED")
 
     def _load_all_numbers(self, node: Node) -> None:
         """Load the numbers of rows or keys that a formula of channels reads."""
@@ -89,7 +92,7 @@ class BodyPrinter:
             self._raise_peak()
         match node.op:
             case Op.RELATED:
-                self._print_related(node.value)
+                self._print_related(self.kernel.pattern(node.value))
             case Op.DOT:
                 fixed, swept = self._sides(node)
                 self.writer.line(f"{node.name} = _dot({fixed}, tl.trans({swept}), None, PRECISION)")
@@ -123,7 +126,7 @@ class BodyPrinter:
         with self.writer.block("if MASKED:"):
             needs_visible = self.kernel.rows_fixed or predicate == TRUE or self.kernel.hides_lanes
             parts = predicate.operands if isinstance(predicate, And) else (predicate,)
-            texts = [self.kernel.expression(part, pair=True, context=CONJUNCT) for part in parts if part != TRUE]
+            texts = [self.kernel.related(part, CONJUNCT) for part in parts if part != TRUE]
             texts += ["visible[None, :]"] if needs_visible else []
             texts += ["alive[:, None]"] if self.kernel.offset_sums else []
             self.writer.line(f"related = {' & '.join(texts)}")

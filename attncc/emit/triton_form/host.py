@@ -9,7 +9,8 @@ from attncc.emit.tile import Kernel, schedule
 from attncc.emit.triton_form.kernel import KernelPrinter
 from attncc.emit.triton_form.launch import Shapes, host_text
 from attncc.emit.triton_form.library import library
-from attncc.emit.triton_form.scope import by_channel, is_offset_sum, tiled
+from attncc.emit.triton_form.piece import KernelPiece, kernel_pieces, whole_of
+from attncc.emit.triton_form.scope import by_channel, is_offset_sum, is_vector, tiled
 from attncc.emit.triton_form.symbols import complete
 from attncc.emit.writer import WIDTH, Writer
 from attncc.graph.core import Kind, Operand
@@ -39,6 +40,7 @@ class TritonForm:
         self.widths = tuple(name for name in self.widths if name in known)
         self.used: set[str] = set()
         self.host_used: set[str] = set()
+        self.whole, self.pieces = whole_of(plan), kernel_pieces(plan)
 
     def _is_summed_by_row(self, gradient: Node) -> bool:
         """Whether tiles of rows compute a gradient: what follows from saved row numbers alone needs no kernel."""
@@ -65,21 +67,22 @@ class TritonForm:
         tables = self._tables() | {
             node.name: False for kernel in self.kernels for node in kernel.uniform if isinstance(node.expr, Const)
         }
-        for printer in self._printers(writer, tables):
-            for at in range(len(printer.kernel.sweeps)):
-                printer.print_body(at)
-            printer.print_kernel()
+        for piece in (self.whole, *self.pieces):
+            for printer in self._printers(writer, tables, piece):
+                for at in range(len(printer.kernel.sweeps)):
+                    printer.print_body(at)
+                printer.print_kernel()
         text = library(self.used) + "\n\n" + writer.text()
         return "\n".join(f"    {line}" if line else "" for line in text.strip("\n").split("\n"))
 
-    def _printers(self, writer: Writer, tables: dict[str, bool]) -> list[KernelPrinter]:
+    def _printers(self, writer: Writer, tables: dict[str, bool], piece: KernelPiece) -> list[KernelPrinter]:
         data = {each.name: each for each in self.plan.spec.data}
         axes = {each.name: data[each.source or each.name].axes for each in self.core.of_kind(Kind.TABLE)}
         return [
             KernelPrinter(
                 writer,
                 kernel,
-                self.plan.domain,
+                piece,
                 self.widths,
                 axes,
                 tables,
@@ -129,7 +132,16 @@ class TritonForm:
             held=held,
             streamed=streamed,
             sums=[node.name for node in self._offset_sums()],
+            added=self._added(),
         )
+
+    def _added(self) -> list[str]:
+        """What kernels of pieces write and read: tuning must not leave its own marks there."""
+        if not self.pieces:
+            return []
+        sums = [f"{node.name}_state" for node in self.forward.sweeps[0].reductions]
+        stores = [node.name for kernel in self.kernels[1:] for node in kernel.stores if Axis.OFFSET not in node.axes]
+        return [*sums, *dict.fromkeys(stores)]
 
     def _offset_sums(self) -> tuple[Node, ...]:
         """The sums by distance that tiles of rows add up."""
@@ -226,8 +238,9 @@ class TritonForm:
             self._print_numbers(writer)
             self._print_channels(writer, self.forward)
             self._print_places(writer)
+            self._print_piece_places(writer, self.forward)
             with writer.block("if out.numel():"):
-                self._print_launch(writer, self.forward)
+                self._print_launches(writer, self.forward)
             names = ["out", *self._statistics(), *self._residual()]
             writer.line(f"return ({', '.join(names)}{',' * (len(names) == 1)})")
 
@@ -243,6 +256,8 @@ class TritonForm:
             self._print_operands(writer, "d_out")
             writer.line(f"batch, heads, n, _ = {self.core.rows}.shape")
             writer.line(f"kv_heads, m, _ = {self.core.values}.shape[1:]")
+            if self.pieces:
+                writer.line("in_pieces = m >= _LEAST_KEYS")
             for each in self.core.operands:
                 self._print_room(writer, each)
             for node in self._offset_sums():
@@ -256,22 +271,29 @@ class TritonForm:
             self._print_numbers(writer)
             self._print_channels(writer, *self.kernels[1:])
             self._print_places(writer)
+            self._print_piece_places(writer, *self.kernels[1:])
             with writer.block(f"if {gradient_name(self.core.values)}.numel():"):
-                self._print_launch(writer, self.columns)
+                self._print_launches(writer, self.columns)
             if self.rows is not None:
                 own = [node.name for node in self.rows.stores if Axis.ROW in node.axes]
                 with writer.block(f"if {own[0] if own else 'out'}.numel():"):
-                    self._print_launch(writer, self.rows)
+                    self._print_launches(writer, self.rows)
+            self._print_compact_gradients(writer)
             self._print_left(writer)
             tables = self.core.of_kind(Kind.TABLE)
             if any(self._has_gradient(each) for each in tables):
                 writer.comment("Sums into tables are taken slab by slab.")
                 writer.line(f"by_slab = _backward({arguments})")
             results = [
-                f"by_slab[{at}]" if each in tables and self._has_gradient(each) else gradient_name(each.name)
+                f"by_slab[{at}]" if each in tables and self._has_gradient(each) else self._returned(each)
                 for at, each in enumerate(self.core.operands)
             ]
             writer.line(f"return {', '.join(results)}{',' * (len(results) == 1)}")
+
+    def _returned(self, operand: Operand) -> str:
+        """A gradient, in the type of its vectors: pieces add up in float32."""
+        name = gradient_name(operand.name)
+        return f"{name}.to({operand.name}.dtype)" if self.pieces and operand.kind.is_vector else name
 
     def _has_gradient(self, operand: Operand) -> bool:
         return gradient_name(operand.name) in self.plan.gpu.backward.outputs
@@ -282,7 +304,8 @@ class TritonForm:
         if not self._has_gradient(operand):
             writer.line(f"{gradient} = {name}.new_zeros({name}.shape)")
         elif any(gradient == node.name and Axis.OFFSET not in node.axes for node in self._stores()):
-            writer.line(f"{gradient} = {name}.new_empty({name}.shape)")
+            room = f"_gradient_room({name}, in_pieces)" if self.pieces else f"{name}.new_empty({name}.shape)"
+            writer.line(f"{gradient} = {room}")
 
     def _stores(self) -> tuple[Node, ...]:
         return (*self.columns.stores, *(self.rows.stores if self.rows is not None else ()))
@@ -324,27 +347,106 @@ class TritonForm:
             return f"{node.inputs[0]} * {factor.expr.value!r}"
         return f"{node.inputs[0]} * {factor.name}{'[..., None]' if self._tables()[factor.name] else ''}"
 
-    def _print_launch(self, writer: Writer, kernel: Kernel) -> None:
+    # --- pieces -----------------------------------------------------------------------------------------------
+
+    def _print_launches(self, writer: Writer, kernel: Kernel) -> None:
+        """The whole pattern, or, where there are keys enough, one piece after the other."""
+        if not self.pieces:
+            self._print_launch(writer, kernel, self.whole)
+            return
+        with writer.block("if m < _LEAST_KEYS:"):
+            self._print_launch(writer, kernel, self.whole)
+        with writer.block("else:"):
+            for piece in self.pieces:
+                parts = len(piece.domain.classes)
+                if kernel.fixed is Axis.COLUMN and piece.layouts and parts > 1:
+                    with writer.block(f"for part in range({len(piece.parts)}):"):
+                        self._print_launch(writer, kernel, piece)
+                else:
+                    self._print_launch(writer, kernel, piece)
+
+    def _print_piece_places(self, writer: Writer, *kernels: Kernel) -> None:
+        """Where the classes of pieces lie, copies of keys side by side, and room for sums that are handed on."""
+        laid_out = [piece for piece in self.pieces if piece.layouts]
+        chained = kernels[0] is self.forward and any(self._printer(self.forward, each).carries for each in self.pieces)
+        if not laid_out and not chained:
+            return
+        with writer.block("if m >= _LEAST_KEYS:"):
+            for piece in laid_out:
+                own = piece.name
+                if piece.compacts:
+                    writer.line(f"keys{own} = _CLASSES{own}[0][0][1]")
+                    writer.line(f"ends{own} = keys{own}.below(k_start), keys{own}.below(k_start + m)")
+                    writer.line(f"places{own} = keys{own}.places(*ends{own}, k_start, {self.core.rows}.device)")
+                    for each in self._of_keys():
+                        writer.line(f"{each.name}{own} = {each.name}[:, :, places{own}]")
+                    for name in sorted(by_channel(kernels) & {each.name for each in self._of_keys()}):
+                        writer.line(f"{name}_channels{own} = {name}{own}.mT.contiguous()")
+                    for node in self.columns.stores if kernels[0] is not self.forward else ():
+                        operand = next(each for each in self._of_keys() if gradient_name(each.name) == node.name)
+                        writer.line(f"{node.name}{own} = _gradient_room({operand.name}{own}, True)")
+                writer.line(
+                    f"classes{own} = _classes_of(_CLASSES{own}, {len(piece.domain.classes)}, "
+                    f"n, m, k_start, starts, lengths)"
+                )
+            if chained:
+                for node in self.forward.sweeps[0].reductions:
+                    width = ", E" if is_vector(node) else ""
+                    width = width and f", {self.core.values}.shape[-1]"
+                    writer.line(
+                        f"{node.name}_state = {self.core.rows}.new_empty(batch, heads, n{width}, dtype=torch.float32)"
+                    )
+
+    def _of_keys(self) -> list[Operand]:
+        return list(self.core.of_kind(Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER))
+
+    def _print_compact_gradients(self, writer: Writer) -> None:
+        """Gradients of keys that were copied side by side go back to where these stand."""
+        compact = [piece for piece in self.pieces if piece.compacts]
+        if not compact:
+            return
+        with writer.block("if in_pieces:"):
+            for piece in compact:
+                for node in self.columns.stores:
+                    name, own = node.name, piece.name
+                    writer.line(f"{name}[:, :, places{own}] += {name}{own}")
+
+    def _printer(self, kernel: Kernel, piece: KernelPiece) -> KernelPrinter:
+        return next(each for each in self._printers(Writer(), {}, piece) if each.kernel is kernel)
+
+    def _print_launch(self, writer: Writer, kernel: Kernel, piece: KernelPiece) -> None:
         rows = kernel.fixed is Axis.ROW
         length, block, heads = ("n", "BLOCK_M", "heads") if rows else ("m", "BLOCK_N", "kv_heads")
-        printer = next(each for each in self._printers(Writer(), {}) if each.kernel is kernel)
+        printer = self._printer(kernel, piece)
+        moved = {each.name for each in self._of_keys()} if piece.compacts else set()
+        moved |= {f"{name}_channels" for name in moved} | {gradient_name(name) for name in moved}
         operands = [name for node in kernel.operands for name in printer.tensors_of(node)]
         pointers = operands + [node.name for node in kernel.statistics] + printer.results
+        pointers = [f"{name}{piece.name}" if name in moved else name for name in pointers]
         if kernel is self.forward and self.plan.reads_delta:
             pointers.append("residual if keep_residual else None")
+        pointers += printer.states
         offsets = {node.name for node in printer.by_offset}
         strides = [
-            f"{name}.expand(batch, -1, -1).stride()" if name in offsets else f"{name}.stride()[:3]"
+            f"{name}.expand(batch, -1, -1).stride()"
+            if name in offsets
+            else f"{name}{piece.name if name in moved else ''}.stride()[:3]"
             for name in printer.strided
         ]
         numbers = [node.name for node in kernel.uniform if not isinstance(node.expr, Const)]
         numbers += [f"{table}.shape[{axis}]" for table, axis in printer.table_sizes]
         if printer.offset_sums:
             writer.line(f"grid = ({printer.offset_sums[0].name}.shape[2] // 3, heads, batch)")
+        elif piece.layouts:
+            longest, classes = f"_longest(_CLASSES{piece.name}, {0 if rows else 1}, {length})", f"classes{piece.name}"
+            writer.line(f'grid = _grid({longest}, "{block}", {heads}, batch, {classes}.shape[2])')
         else:
             writer.line(f'grid = _grid({length}, "{block}", {heads}, batch)')
-        groups = [pointers, ["starts", "lengths"], strides, ["n", "m", "k_start", *numbers]]
-        opening = f'_launch(_{kernel.name}_kernel, "{kernel.name}", grid, {self._shapes().arguments},'
+        own = ["starts", "lengths", *([f"classes{piece.name}"] if piece.layouts else [])]
+        m = f"places{piece.name}.shape[0]" if piece.compacts else "m"
+        about = [f"classes{piece.name}.shape[2]" if each == "classes" else each for each in printer.class_arguments]
+        groups = [pointers, own, strides, ["n", m, "k_start", *about, *numbers]]
+        opening = f'_launch({printer.name}, "{kernel.name}", grid, {self._shapes().arguments},'
         writer.listing(opening, groups, ")")
 
 

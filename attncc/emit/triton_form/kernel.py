@@ -11,17 +11,23 @@ from itertools import pairwise
 
 from attncc.emit.tile import Kernel, Sweep
 from attncc.emit.triton_form.body import BodyPrinter
+from attncc.emit.triton_form.piece import KernelPiece
 from attncc.emit.triton_form.places import KernelPlaces
 from attncc.emit.triton_form.ranges import RangePrinter, Runs
 from attncc.emit.triton_form.scope import (
     BLOCK,
+    COORDINATE,
+    COUNT,
+    FROM,
     LANES,
     LENGTH,
     LOWEST,
     ORIGIN,
+    PLACE,
     POSITION,
     SCALARS,
     START,
+    STEP,
     constexpr_of,
     is_offset_sum,
     is_vector,
@@ -30,9 +36,8 @@ from attncc.emit.triton_form.scope import (
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node, peaked
 from attncc.graph.ops import Axis, Op
-from attncc.plan.ranges import Domain
 from attncc.spec.data import Axis as Length
-from attncc.spec.expr import Const, Expr, Name, names_in
+from attncc.spec.expr import FALSE, TRUE, Const, Expr, Name, names_in
 
 
 class KernelPrinter(KernelPlaces):
@@ -48,7 +53,7 @@ class KernelPrinter(KernelPlaces):
         self,
         writer: Writer,
         kernel: Kernel,
-        domain: Domain,
+        piece: KernelPiece,
         widths: Sequence[str],
         table_axes: Mapping[str, tuple[Length, ...]],
         numbers: Mapping[str, bool],
@@ -56,8 +61,8 @@ class KernelPrinter(KernelPlaces):
         *,
         keeps_residual: bool = False,
     ) -> None:
-        super().__init__(writer, kernel, table_axes, used, keeps_residual=keeps_residual)
-        self.domain = domain
+        super().__init__(writer, kernel, table_axes, used, piece, keeps_residual=keeps_residual)
+        self.domain = piece.domain
         self.widths = widths
         self.numbers = numbers
 
@@ -65,7 +70,23 @@ class KernelPrinter(KernelPlaces):
 
     def tile_name(self, at: int) -> str:
         """The helper of one sweep."""
-        return f"_{self.kernel.name}_tile" if at == len(self.kernel.sweeps) - 1 else f"_{self.kernel.name}_count_tile"
+        count = "" if at == len(self.kernel.sweeps) - 1 else "_count"
+        return f"_{self.kernel.name}{count}_tile{self.piece.name}"
+
+    @property
+    def name(self) -> str:
+        """The kernel's own."""
+        return f"_{self.kernel.name}_kernel{self.piece.name}"
+
+    @property
+    def carries(self) -> bool:
+        """Whether sums pass from piece to piece through memory."""
+        return self.kernel.name == "forward" and (self.piece.resumes != FALSE or self.piece.finishes != TRUE)
+
+    @property
+    def states(self) -> list[str]:
+        """The sums that do."""
+        return [f"{name}_state" for name in self.carried(self.kernel.sweeps[0])] if self.carries else []
 
     # --- the tile body ----------------------------------------------------------------------------------------
 
@@ -89,10 +110,13 @@ class KernelPrinter(KernelPlaces):
         scalars += [size for node in self.entries if node.name in read for size in self.sizes(node)]
         names = self.names_read(sweep)
         positions = [POSITION[self.fixed]] if self.reads_position(sweep, self.fixed) else []
+        positions += [COORDINATE[self.fixed]] if self.reads_coordinate(sweep, self.fixed) else []
         needs_origin = self.reads_position(sweep, self.swept)
+        needs_origin &= not (self.laid_out and self.swept is Axis.COLUMN and self.piece.compacts)
         places = [START[self.swept], *([ORIGIN[self.swept]] if needs_origin else [])]
-        places += ["low", "high"] if self.rows_fixed else ["n"]
-        extra = [SCALARS[name] for name in (Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS) if name in names]
+        places += self._class_scalars(sweep)
+        places += ["low", "high"] if self.rows_fixed else [self.limit(Axis.ROW)]
+        extra = [text for name, text in SCALARS.items() if name in names]
         extra += [LENGTH[node.axes[0]] for node in self.channels if node.name in read]
         extra += ["batch" for node in self.entries if node.name in read and self.is_batched(node)]
         extra = [name for name in dict.fromkeys(extra) if name not in places]
@@ -101,6 +125,22 @@ class KernelPrinter(KernelPlaces):
         constexprs += [name for node in self.channels if node.name in read for name in width_of(node)]
         constexprs += [BLOCK[Axis.ROW], BLOCK[Axis.COLUMN], "PRECISION"]
         return parameters, list(dict.fromkeys(constexprs))
+
+    def _class_scalars(self, sweep: Sweep) -> list[str]:
+        """What a tile body is told of the class whose tokens it meets."""
+        if not self.laid_out:
+            return []
+        swept = self.swept
+        at_steps = self.reads_position(sweep, swept) and not (swept is Axis.COLUMN and self.piece.compacts)
+        at_steps |= any(node.name in self._read(sweep) for node in self.by_offset)
+        numbers = any(not is_vector(node) or node in self.channels for node in self._swept_loads(sweep))
+        by_coordinate = self.reads_coordinate(sweep, swept) or (self.reads_position(sweep, swept) and not at_steps)
+        found = [PLACE[swept]] if at_steps else []
+        found += [STEP[swept]] if at_steps or numbers else []
+        return [*found, *([FROM[swept]] if by_coordinate else [])]
+
+    def _read(self, sweep: Sweep) -> set[str]:
+        return {name for node in (*sweep.body, *sweep.sums, *sweep.numbers) for name in node.inputs}
 
     def _held(self, node: Node) -> list[str]:
         """The names under which a tile body gets an operand or number of the fixed axis."""
@@ -142,6 +182,7 @@ class KernelPrinter(KernelPlaces):
         operands = [f"{name}_ptr" for node in kernel.operands for name in self.tensors_of(node)]
         statistics = [f"{node.name}_ptr" for node in kernel.statistics]
         stores = [f"{name}_ptr" for name in self.results] + ["residual_ptr"] * self.keeps_residual
+        stores += [f"{name}_ptr" for name in self.states]
         strides = [f"{name}_strides" for name in self.strided]
         numbers = [f"{name}_ptr" if table else name for name, table in self._numbers()]
         numbers += [size for node in self.entries for size in self.sizes(node)]
@@ -150,11 +191,11 @@ class KernelPrinter(KernelPlaces):
         writer.line('@triton.jit(do_not_specialize=["n", "m", "k_start"])')
         groups = [
             operands + statistics + stores,
-            ["q_start_ptr", "kv_lengths_ptr"],
+            ["q_start_ptr", "kv_lengths_ptr", *(["classes_ptr"] if self.laid_out else [])],
             strides,
-            ["n", "m", "k_start", *numbers],
+            ["n", "m", "k_start", *self.class_arguments, *numbers],
         ]
-        writer.listing(f"def _{kernel.name}_kernel(", [*groups, [f"{name}: tl.constexpr" for name in widths]], "):")
+        writer.listing(f"def {self.name}(", [*groups, [f"{name}: tl.constexpr" for name in widths]], "):")
         with writer.indented():
             self.print_places()
             self.print_pointers()
@@ -168,6 +209,13 @@ class KernelPrinter(KernelPlaces):
         writer.drop_unread(start)
         writer.line()
         writer.line()
+
+    @property
+    def class_arguments(self) -> list[str]:
+        """What a kernel is told of classes beside where they lie: how many, and of keys' tiles for which heads."""
+        if not self.laid_out:
+            return []
+        return ["classes", *(["part"] if self.has_parts and not self.rows_fixed else [])]
 
     def _print_tile(self) -> None:
         """What is done for one tile of the fixed axis."""
@@ -188,26 +236,38 @@ class KernelPrinter(KernelPlaces):
         writer, fixed = self.writer, self.fixed
         visible = "visible" if self.rows_fixed else "seen"
         if self.rows_fixed:
-            writer.line("visible = row_lanes < n")
+            writer.line(f"visible = row_lanes < {self.limit(Axis.ROW)}")
         else:
             writer.comment("Keys that no row can see are not read, and their gradients are 0.")
-            writer.line("seen = column_lanes < keys")
+            writer.line(f"seen = column_lanes < {self.limit(Axis.COLUMN)}")
         for node in self.kernel.loads:
             if node in self.vectors:
                 width, block = width_of(node)
                 pointer = f"{node.name}_ptr" + (f" + {self.first_of(node)}" if self.offset_sums else "")
-                arguments = f"{pointer}, {node.name}_strides[2], {visible}, {BLOCK[fixed]}, {width}, {block}, True"
+                arguments = f"{pointer}, {self.stride(node)}, {visible}, {BLOCK[fixed]}, {width}, {block}, True"
                 writer.line(f"{node.name} = _load_tile({arguments})")
             elif not is_vector(node):
-                self.load_numbers(node.name, f"{node.name}_ptr + first_vector", visible, BLOCK[fixed], "True")
+                self.load_numbers(node.name, f"{node.name}_ptr + first_vector", visible, fixed, "True")
         self.print_lane_pointers()
-        origin = ORIGIN[fixed]
-        writer.line(f"{POSITION[fixed]} = {origin} + {LANES[fixed]}")
+        writer.line(f"{POSITION[fixed]} = {self.position(fixed)}")
+        if self.laid_out:
+            writer.line(f"{COORDINATE[fixed]} = {FROM[fixed]} + {LANES[fixed]}")
         if self.rows_fixed:
             self._print_numbers()
         for node in self.kernel.before:
             writer.line(f"{node.name} = {self.expression(node.value, pair=False)}")
+            if node in self.counted_once and self.piece.resumes != FALSE:
+                again = self.expression(self.piece.resumes, pair=False)
+                zero = "0.0" if self.piece.resumes == TRUE else f"tl.where({again}, 0.0, {node.name})"
+                writer.line(f"{node.name} = {node.name} * {zero}" if zero == "0.0" else f"{node.name} = {zero}")
         writer.line()
+
+    @property
+    def counted_once(self) -> list[Node]:
+        """Parts of rows' gradients that are no sums over keys: one piece adds them, not every one."""
+        parts = {node.name for node in self.kernel.stores}
+        parts |= {name for node in self.kernel.after if node.op is Op.ADD for name in node.inputs}
+        return [node for node in self.kernel.before if node.name in parts and self.piece.adds]
 
     def _print_numbers(self) -> None:
         for name, table in self._numbers():
@@ -223,14 +283,17 @@ class KernelPrinter(KernelPlaces):
     def _print_ranges(self) -> tuple[Runs, ...]:
         writer, start, block = self.writer, START[self.fixed], BLOCK[self.fixed]
         if self.rows_fixed:
-            writer.comment("Positions of the tile's first and last row; [low, high) are the keys that it may see.")
-            writer.line(f"first = q_start + {start}")
-            writer.line(f"last = first + tl.minimum({block}, n - row) - 1")
+            what = "Coordinates" if self.laid_out else "Positions"
+            writer.comment(f"{what} of the tile's first and last row; [low, high) are the keys that it may see.")
+            writer.line(f"first = {FROM[Axis.ROW] if self.laid_out else 'q_start'} + {start}")
+            writer.line(f"last = first + tl.minimum({block}, {self.limit(Axis.ROW)} - row) - 1")
         else:
-            writer.comment("Positions of the tile's first and last key; [low, high) are the rows that may see it.")
-            writer.line(f"first = k_start + {start}")
-            writer.line(f"last = first + tl.minimum({block}, keys - column) - 1")
-            writer.line("in_rows = tl.where(column < keys, n, 0)")
+            what = "Coordinates" if self.laid_out else "Positions"
+            keys, rows = self.limit(Axis.COLUMN), self.limit(Axis.ROW)
+            writer.comment(f"{what} of the tile's first and last key; [low, high) are the rows that may see it.")
+            writer.line(f"first = {FROM[Axis.COLUMN] if self.laid_out else 'k_start'} + {start}")
+            writer.line(f"last = first + tl.minimum({block}, {keys} - column) - 1")
+            writer.line(f"in_rows = tl.where(column < {keys}, {rows}, 0)")
         if self._ranges_read_head() and not self.rows_fixed:
             writer.line()
             return ()
@@ -244,7 +307,7 @@ class KernelPrinter(KernelPlaces):
         return runs
 
     def _runs(self) -> tuple[Runs, ...]:
-        printer = RangePrinter(self.writer, self.domain, self.fixed)
+        printer = RangePrinter(self.writer, self.domain, self.fixed, laid_out=self.laid_out)
         runs = printer.print()
         self.used |= printer.expressions.used
         return runs
@@ -292,6 +355,9 @@ class KernelPrinter(KernelPlaces):
             self.writer.line("statistics = (tl.cast(batch, tl.int64) * heads + head) * n")
             self.print_offset_pointers()
             self._print_numbers()
+            if self.laid_out and self.has_parts:
+                rows, mine = self.limit(Axis.ROW), f"{self.part_of_head()} == part"
+                self.writer.line(f"in_rows = tl.where((column < {self.limit(Axis.COLUMN)}) & ({mine}), {rows}, 0)")
             if self._ranges_read_head():
                 runs = self._runs()
             self._print_sweeps(runs)
@@ -301,7 +367,9 @@ class KernelPrinter(KernelPlaces):
             for node in sweep.before:
                 self.writer.line(f"{node.name} = {self.expression(node.value, pair=False)}")
             if self.rows_fixed:
-                self._print_accumulators(sweep)
+                if not self.carries or self.piece.resumes != TRUE:
+                    self._print_accumulators(sweep)
+                self._print_resume(sweep)
             if not runs:
                 continue
             partial, steps = _concatenated([(each.t0, each.f0, each.f1, each.t1) for each in runs])
@@ -333,7 +401,7 @@ class KernelPrinter(KernelPlaces):
         loads = self._swept_loads(sweep)
         pointers = [self._tile_of(node, name) for node in loads for name in self.tensors_of(node)]
         pointers += parameters[1][len(pointers) : len(parameters[1]) - sum(node in self.vectors for node in loads)]
-        strides = [f"{node.name}_strides[2]" for node in loads if node in self.vectors]
+        strides = [self.stride(node) for node in loads if node in self.vectors]
         swept_start = f"tile * {BLOCK[self.swept]}"
         values = [swept_start if name == START[self.swept] else name for name in parameters[2]]
         self.writer.listing(
@@ -347,14 +415,78 @@ class KernelPrinter(KernelPlaces):
         head = "_head" if self.is_swept_row(node) else ""
         if node in self.vectors and name == node.name:
             return f"{name}{head}_ptr + tile * {name}_step"
+        first = self.place(self.swept, f"tile * {BLOCK[self.swept]}")
         if is_vector(node):
-            return f"{name}{head}_ptr + tile * {BLOCK[self.swept]}"
-        first = "key_numbers" if self.rows_fixed else "statistics"
-        return f"{name}_ptr + {first} + tile * {BLOCK[self.swept]}"
+            return f"{name}{head}_ptr + {first}"
+        start = "key_numbers" if self.rows_fixed else "statistics"
+        return f"{name}_ptr + {start} + {first}"
+
+    def _print_resume(self, sweep: Sweep) -> None:
+        """Sums go on from those of the piece before."""
+        if not self.carries or self.piece.resumes == FALSE:
+            return
+        for node in sweep.reductions:
+            text = self._loaded_state(node)
+            if self.piece.resumes != TRUE:
+                text = f"tl.where({self.expression(self.piece.resumes, pair=False)}, {text}, {node.name})"
+            self.writer.line(f"{node.name} = {text}")
+
+    def _loaded_state(self, node: Node) -> str:
+        pointer = f"{node.name}_state_ptr + first_vector"
+        if is_vector(node):
+            width, block = width_of(node)
+            arguments = f"{width}{f' * {STEP[self.fixed]}' if self.laid_out else ''}, visible"
+            return f"_load_tile({pointer} * {width}, {arguments}, {BLOCK[self.fixed]}, {width}, {block}, True)"
+        if self.laid_out:
+            self.used.add("_load_spaced")
+            return f"_load_spaced({pointer}, {STEP[self.fixed]}, visible, 0.0, {BLOCK[self.fixed]}, True)"
+        return f"_load_numbers({pointer}, visible, 0.0, {BLOCK[self.fixed]}, True)"
 
     def _print_results(self) -> None:
+        """Results, or, for heads that later pieces go on with, sums."""
+        if not self.carries or self.piece.finishes == TRUE:
+            self._print_finished()
+            return
+        if self.piece.finishes == FALSE:
+            self._print_states()
+            return
+        with self.writer.block(f"if {self.expression(self.piece.finishes, pair=False)}:"):
+            self._print_finished()
+        with self.writer.block("else:"):
+            self._print_states()
+
+    def _print_states(self) -> None:
+        for node in self.kernel.sweeps[0].reductions:
+            self._store(f"{node.name}_state", node, node.name, "visible")
+
+    def _store(self, target: str, node: Node, value: str, visible: str) -> None:
+        """Write numbers or vectors of the fixed axis."""
+        block = BLOCK[self.fixed]
+        step = f" * {STEP[self.fixed]}" if self.laid_out else ""
+        if not is_vector(node):
+            lanes = f"tl.arange(0, {block}){step}"
+            self.writer.line(f"tl.store({target}_ptr + first_vector + {lanes}, {value}, mask={visible})")
+            return
+        width, tile = width_of(node)
+        stride = f"{width}{step}, " if step else ""
+        self.used |= {"_store_spaced"} if step else set()
+        function = "_store_spaced" if step else "_store_tile"
+        pointer = f"{target}_ptr + first_vector * {width}"
+        self.writer.line(f"{function}({pointer}, {stride}{visible}, {value}, {block}, {width}, {tile})")
+
+    def _added(self, node: Node, visible: str) -> str:
+        """What is there already, to which a gradient is added."""
+        block, step = BLOCK[self.fixed], f" * {STEP[self.fixed]}" if self.laid_out else ""
+        if is_vector(node):
+            width, tile = width_of(node)
+            pointer = f"{node.name}_ptr + first_vector * {width}"
+            return f"_load_tile({pointer}, {width}{step}, {visible}, {block}, {width}, {tile}, True)"
+        lanes = f"tl.arange(0, {block}){step}"
+        return f"tl.load({node.name}_ptr + first_vector + {lanes}, mask={visible}, other=0.0)"
+
+    def _print_finished(self) -> None:
         writer, kernel = self.writer, self.kernel
-        visible = "visible" if self.rows_fixed else "column_lanes < m"
+        visible = "visible" if self.rows_fixed else f"column_lanes < {COUNT[Axis.COLUMN] if self.laid_out else 'm'}"
         for node in kernel.after:
             writer.line(f"{node.name} = {self._result(node)}")
         for node in kernel.stores:
@@ -363,18 +495,15 @@ class KernelPrinter(KernelPlaces):
                 continue
             if not self.rows_fixed:
                 value = f"tl.where({'seen[:, None]' if is_vector(node) else 'seen'}, {value}, 0.0)"
-            if is_vector(node):
-                width, block = width_of(node)
-                target = f"{node.name}_ptr + first_vector * {width}"
-                writer.line(f"_store_tile({target}, {visible}, {value}, {BLOCK[self.fixed]}, {width}, {block})")
-            else:
-                target = f"{node.name}_ptr + first_vector + tl.arange(0, {BLOCK[self.fixed]})"
-                writer.line(f"tl.store({target}, {value}, mask={visible})")
+            if self.piece.adds and kernel.name != "forward":
+                writer.line(f"{node.name} = {value} + {self._added(node, visible)}")
+                value = node.name
+            self._store(node.name, node, value, visible)
         if self.keeps_residual:
             with writer.block("if residual_ptr is not None:  # what rounding takes from `out`, for backward"):
                 writer.line("residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)")
-                target, block = "residual_ptr + first_vector * E", BLOCK[self.fixed]
-                writer.line(f"_store_tile({target}, visible, residual, {block}, E, BLOCK_E)")
+                out = next(node for node in kernel.stores if node.name == "out")
+                self._store("residual", out, "residual", "visible")
 
     def _result(self, node: Node) -> str:
         match node.op:

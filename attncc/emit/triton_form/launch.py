@@ -22,6 +22,7 @@ class Shapes:
         held: widths of what a tile of the forward kernel holds all the time.
         streamed: widths of what passes through.
         sums: the sums by distance that a kernel adds up in memory.
+        added: what kernels of pieces read and write again.
     """
 
     rows: str
@@ -33,6 +34,7 @@ class Shapes:
     held: Sequence[str]
     streamed: Sequence[str]
     sums: Sequence[str]
+    added: Sequence[str] = ()
 
     @property
     def arguments(self) -> str:
@@ -52,7 +54,9 @@ def host_text(shapes: Shapes) -> str:
     constants = [f"{constexpr_of(name)}={name}" for name in names]
     constants += [f"BLOCK_{constexpr_of(name)}=block_{name}" for name in names]
     key = ", ".join(f'"{each}"' for each in ["GROUP", *map(constexpr_of, names), "PRECISION"])
-    text = _PRUNE + (_TUNED_WITH_SUMS if shapes.sums else _TUNED) + _LAUNCH + (_SUMS if shapes.sums else "")
+    tuned = _TUNED_WITH_SUMS if shapes.sums else _TUNED_IN_PIECES if shapes.added else _TUNED
+    text = _PRUNE + tuned + (_LAUNCH_IN_PIECES if shapes.added else _LAUNCH)
+    text += _LAUNCH_REST + (_SUMS if shapes.sums else _CLASSES if shapes.added else "")
     found = f'arguments["{shapes.pointer}_ptr"]' if shapes.pointer else _ANY_VECTORS
     values = {
         "POINTER": shapes.pointer or "vectors",
@@ -62,6 +66,7 @@ def host_text(shapes: Shapes) -> str:
         "STREAMED": streamed,
         "D_VALUES": shapes.d_values,
         "KEY": key,
+        "ADDED": ", ".join(f'"{name}_ptr"' for name in shapes.added),
         "SUMS": ", ".join(f'"{name}_ptr"' for name in shapes.sums),
         "ARGUMENTS": shapes.arguments,
         "ROWS": shapes.rows,
@@ -138,12 +143,27 @@ _TUNED_WITH_SUMS = """\
     return triton.autotune(configs, key=key, prune_configs_by=prune, reset_to_zero=sums)(kernel)
 """
 
+_TUNED_IN_PIECES = """\
+    added = [name for name in (<ADDED>,) if name in kernel.arg_names]  # read and written by each run
+    prune = {"early_config_prune": _prune}
+    return triton.autotune(configs, key=key, prune_configs_by=prune, restore_value=added)(kernel)
+"""
+
 _LAUNCH = '''
 
 def _grid(length, block, heads, batch):
     """One program for every tile of an axis, every head and every batch entry."""
     return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+'''
 
+_LAUNCH_IN_PIECES = '''
+
+def _grid(length, block, heads, batch, classes=1):
+    """One program for every tile of each class of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]) * classes, heads, batch)
+'''
+
+_LAUNCH_REST = '''
 
 def _launch(kernel, name, grid, <ARGUMENTS>, *arguments):
     """Run a kernel, specialised by the widths of <WIDTHS>."""
@@ -166,6 +186,45 @@ def _places(q, k, q_start, q_starts, kv_lengths):
     if kv_lengths is None:
         return starts, torch.full_like(starts, k.shape[2])
     return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+'''
+
+_CLASSES = '''
+
+def _gradient_room(x, in_pieces):
+    """Room for a gradient; pieces add to it."""
+    return x.new_zeros(x.shape, dtype=torch.float32) if in_pieces else x.new_empty(x.shape)
+
+
+def _longest(classes, axis, length):
+    """The most rows (axis 0) or keys (axis 1) that a class can have, of so many."""
+    strips = {each[axis] for part in classes for each in part}  # wherever the first token stands
+    return max(length // x.period * x.width + min(length % x.period, x.width) for x in strips)
+
+
+def _classes_of(classes, parts, n, m, k_start, starts, lengths):
+    """Where the tokens of each class lie, [parts, batch, classes, 8]: place, step, first coordinate and
+    count of its rows, then of its keys. Keys on wider strips lie side by side in copies.
+    """
+    found = starts.new_zeros(parts, len(starts), max(map(len, classes)), 8)
+    for part, own in zip(found, classes, strict=False):
+        rows, keys = (torch.tensor(each, device=starts.device).mT for each in zip(*own, strict=True))
+        start, key = starts[:, None], torch.full_like(starts[:, None], k_start)
+        for at, (strips, first, length) in enumerate(((rows, start, n), (keys, key, lengths[:, None]))):
+            period, width, offset = strips
+            origin = _below(first, strips)
+            place = period * (origin // width) + offset + origin % width - first
+            copied = (width > 1) & (width < period)
+            part[:, : len(own), 4 * at] = torch.where(copied, 0, place)
+            part[:, : len(own), 4 * at + 1] = torch.where(copied, 1, period // width)
+            part[:, : len(own), 4 * at + 2] = origin
+            part[:, : len(own), 4 * at + 3] = _below(first + length, strips) - origin
+    return found
+
+
+def _below(position, strips):
+    """How many of the positions of each class, from 0 on, lie before one."""
+    period, width, start = strips
+    return width * (position // period) + (position % period - start).clamp(min=0).minimum(width)
 '''
 
 _SUMS = '''

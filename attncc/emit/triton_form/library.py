@@ -55,6 +55,27 @@ def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
 '''
 
 OPTIONAL: dict[str, str] = {
+    "_load_spaced": '''
+@triton.jit
+def _load_spaced(start, step, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+    """[LANES] numbers, one every `step`; what is not visible reads as `other`."""
+    pointers = start + tl.arange(0, LANES) * step
+    if MASKED:
+        numbers = tl.load(pointers, mask=visible, other=other)
+    else:
+        numbers = tl.load(pointers)
+    return numbers
+''',
+    "_store_spaced": '''
+@triton.jit
+def _store_spaced(start, stride, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                  BLOCK: tl.constexpr):  # fmt: skip
+    """Write the visible vectors of a [LANES, BLOCK] tile, one every `stride` numbers."""
+    lanes = tl.arange(0, LANES)
+    dims = tl.arange(0, BLOCK)
+    pointers = start + lanes[:, None] * stride + dims[None, :]
+    tl.store(pointers, tile.to(start.dtype.element_ty), mask=visible[:, None] & (dims[None, :] < WIDTH))
+''',
     "_floor_divide": '''
 @triton.jit
 def _floor_divide(a, b):

@@ -7,7 +7,7 @@ the numbers of one channel lie side by side.
 from __future__ import annotations
 
 from attncc.emit.tile import Sweep
-from attncc.emit.triton_form.scope import BLOCK, LANES, LENGTH, KernelScope, width_of
+from attncc.emit.triton_form.scope import BLOCK, LANES, LENGTH, STEP, KernelScope, width_of
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.spec.expr import (
@@ -56,7 +56,10 @@ class PairPrinter:
             return
         self.kernel.used.add("_load_entries")
         sign = "-" if self.kernel.rows_fixed else "+"
-        pointers = f"{table}_at[:, None] {sign} {LANES[self.swept]}[None, :]"
+        lanes = LANES[self.swept]
+        if self.kernel.laid_out:
+            lanes = f"({self.kernel.place(self.swept, lanes)})"
+        pointers = f"{table}_at[:, None] {sign} {lanes}[None, :]"
         self.writer.line(f"{name} = _load_entries({pointers}, visible, MASKED)")
 
     def _place(self, entry: Entry) -> str:
@@ -115,8 +118,11 @@ class PairPrinter:
         for node in self._vectors(formulas):
             step = f"channel * {LENGTH[node.axes[0]]}"
             if node.axes[0] is self.swept:
-                arguments = f"{node.name}_channels_ptr + {step}, visible, 0.0, {self.block}, MASKED"
-                loaded = f"_load_numbers({arguments})"
+                spaced = f"{STEP[self.swept]}, " if self.kernel.laid_out else ""
+                function = "_load_spaced" if spaced else "_load_numbers"
+                self.kernel.used |= {"_load_spaced"} if spaced else set()
+                arguments = f"{node.name}_channels_ptr + {step}, {spaced}visible, 0.0, {self.block}, MASKED"
+                loaded = f"{function}({arguments})"
             else:
                 loaded = f"tl.load({node.name}_at + {step})"
             self.writer.line(f"{node.name}_channel = {loaded}.to(tl.float32)")

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from attncc.emit.triton_form.scope import BLOCK, LANES, LENGTH, START, KernelScope, is_vector, width_of
+from itertools import product
+
+from attncc.emit.triton_form.scope import (
+    BLOCK,
+    COUNT,
+    FROM,
+    LANES,
+    LENGTH,
+    PLACE,
+    START,
+    STEP,
+    KernelScope,
+    is_vector,
+    width_of,
+)
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.spec.data import Size
@@ -54,7 +68,10 @@ class KernelPlaces(KernelScope):
         """Which tile this program has, and where the call stands."""
         writer, start, block = self.writer, START[self.fixed], BLOCK[self.fixed]
         what = "row" if self.rows_fixed else "key"
-        if not self.offset_sums:
+        if self.laid_out:
+            writer.line("residue = tl.program_id(0) % classes  # the class that the tile is of")
+            writer.line(f"{start} = tl.program_id(0) // classes * {block}  # first {what} of the tile in its class")
+        elif not self.offset_sums:
             writer.line(f"{start} = tl.program_id(0) * {block}  # first {what} of the tile")
         if self.rows_fixed:
             writer.line("head = tl.program_id(1)")
@@ -68,31 +85,67 @@ class KernelPlaces(KernelScope):
         if not self.offset_sums:
             writer.line(f"{LANES[self.fixed]} = {start} + tl.arange(0, {block})")
         writer.line("q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)")
-        writer.line("keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))")
+        if self.laid_out:
+            self._print_class()
+        else:
+            writer.line("keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))")
         writer.line()
+
+    def _print_class(self) -> None:
+        """Where the rows and keys of the tile's class lie, and which coordinates they have."""
+        if self.rows_fixed and self.has_parts:
+            self.writer.line(f"part = {self.part_of_head()}")
+        part = "part * tl.num_programs(2) + batch" if self.has_parts else "batch"
+        part = f"({part})" if " " in part else part
+        self.writer.line(f"spot = classes_ptr + ({part} * classes + residue) * 8")
+        for at, (axis, what) in enumerate(product((Axis.ROW, Axis.COLUMN), (PLACE, STEP, FROM, COUNT))):
+            found = f"tl.load(spot{f' + {at}' if at else ''})"
+            if self.rows_fixed and what is COUNT and axis is Axis.COLUMN:
+                found = f"tl.where(row < row_count, {found}, 0)"  # classes may have fewer tiles than others
+            self.writer.line(f"{what[axis]} = {found}")
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether heads differ in their strips, or some have none."""
+        return len(self.piece.domain.classes) > 1
+
+    def part_of_head(self) -> str:
+        """The number of a head's part; the one after the last is that of heads that are not in the piece."""
+        classes = self.piece.domain.classes
+        text = str(len(classes) - 1)
+        for at in range(len(classes) - 2, -1, -1):
+            text = f"tl.where({self.expression(classes[at].condition, pair=False)}, {at}, {text})"
+        return text
 
     def print_pointers(self) -> None:
         """Pointers moved to what the program reads and writes."""
         writer = self.writer
         writer.comment("Offsets of whole tiles are 64 bits wide, those within a tile 32.")
         for node in self.vectors:
-            if self.is_swept_row(node):
-                continue  # found once a head, below
+            if self.is_swept_row(node):  # found once a head, below
+                if self.laid_out:
+                    writer.line(f"{node.name}_ptr += tl.cast(row_place, tl.int64) * {node.name}_strides[2]")
+                continue
             writer.line(f"{node.name}_ptr += {self.of_head(node.name, self._head_of(node))}")
             if node.axes[0] is self.fixed and not self.offset_sums:
                 writer.line(f"{node.name}_ptr += {self.first_of(node)}")
+            elif self.laid_out and node.axes[0] is self.swept:
+                writer.line(f"{node.name}_ptr += tl.cast({PLACE[self.swept]}, tl.int64) * {node.name}_strides[2]")
         for node in self.channels:
             if not self.is_swept_row(node):
                 writer.line(f"{node.name}_channels_ptr += {self.channels_of(node)}")
         for node in self.vectors:
+            if self.laid_out:
+                writer.line(f"{node.name}_stride = {node.name}_strides[2] * {STEP[node.axes[0]]}")
             if node.axes[0] is self.swept:
-                step = f"tl.cast({node.name}_strides[2], tl.int64) * {BLOCK[self.swept]}"
+                step = f"tl.cast({self.stride(node)}, tl.int64) * {BLOCK[self.swept]}"
                 writer.line(f"{node.name}_step = {step}")
         if self.rows_fixed:
             writer.line("key_numbers = (tl.cast(batch, tl.int64) * (heads // GROUP) + head // GROUP) * m")
             self._print_first_vector(late=False)
         else:
-            writer.line("first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column")
+            first = self.place(Axis.COLUMN, "column")
+            writer.line(f"first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + {first}")
         for node in self.offset_sums:
             strides = f"{node.name}_strides"
             writer.line(f"{node.name}_ptr += {self.of_head(node.name, 'head')} + tl.program_id(0) * (3 * {strides}[2])")
@@ -102,7 +155,8 @@ class KernelPlaces(KernelScope):
     def _print_first_vector(self, *, late: bool) -> None:
         """The place of the tile's first number; with several tiles a program it is known `late`."""
         if late == bool(self.offset_sums):
-            self.writer.line("first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row")
+            first = self.place(Axis.ROW, "row")
+            self.writer.line(f"first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + {first}")
 
     def print_lanes(self) -> None:
         """The rows of one tile, where a program has several."""
@@ -117,7 +171,8 @@ class KernelPlaces(KernelScope):
 
     def first_of(self, node: Node) -> str:
         """Where the tile's first vector lies."""
-        return f"tl.cast({START[self.fixed]}, tl.int64) * {node.name}_strides[2]"
+        start = self.place(self.fixed, START[self.fixed])
+        return f"tl.cast({start}, tl.int64) * {node.name}_strides[2]"
 
     def channels_of(self, node: Node) -> str:
         """Where the channels of a batch entry and a head begin: each is as long as there are rows or keys."""
@@ -140,7 +195,7 @@ class KernelPlaces(KernelScope):
     def print_lane_pointers(self) -> None:
         """Where each lane finds its channels and entries. Lanes beyond the last row or key read what that one reads."""
         writer, fixed = self.writer, self.fixed
-        clamped = f"tl.minimum({LANES[fixed]}, {LENGTH[fixed]} - 1)"
+        clamped = self._clamped_lanes()
         for node in self.channels:
             if node.axes[0] is fixed:
                 writer.line(f"{node.name}_at = {node.name}_channels_ptr + {clamped}")
@@ -151,9 +206,17 @@ class KernelPlaces(KernelScope):
         for node in self.offset_sums:
             writer.line(f"{node.name}_at = {node.name}_ptr + m - 1 + row")
 
+    def _clamped_lanes(self) -> str:
+        """The place of each lane; lanes beyond the last token have that of the last one."""
+        if not self.laid_out:
+            return f"tl.minimum({LANES[self.fixed]}, {LENGTH[self.fixed]} - 1)"
+        within = f"tl.maximum(tl.minimum({LANES[self.fixed]}, {COUNT[self.fixed]} - 1), 0)"
+        return self.place(self.fixed, within)
+
     def print_offset_pointers(self) -> None:
         """Where each lane finds its entries of numbers of distances."""
-        clamped = f"tl.minimum({LANES[self.fixed]}, {LENGTH[self.fixed]} - 1)"
+        clamped = self._clamped_lanes()
+        clamped = f"({clamped})" if self.laid_out else clamped
         sign = "+" if self.rows_fixed else "-"
         for node in self.by_offset:
             base = f"{node.name}_ptr + {self.of_head(node.name, 'head')}"

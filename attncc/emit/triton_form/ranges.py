@@ -18,6 +18,7 @@ _NAMES = {
     Name.KEYS: "m",
     Name.FIRST: "first",
     Name.LAST: "last",
+    Name.RESIDUE: "residue",
 }
 
 
@@ -39,12 +40,15 @@ class RangePrinter:
         fixed: the axis of the tile; the other one is swept.
     """
 
-    def __init__(self, writer: Writer, domain: Domain, fixed: Axis) -> None:
+    def __init__(self, writer: Writer, domain: Domain, fixed: Axis, *, laid_out: bool = False) -> None:
         self.writer = writer
         self.domain = domain
         self.by_rows = fixed is Axis.ROW
         self.origin = "k_start" if self.by_rows else "q_start"
         self.limit = "keys" if self.by_rows else "in_rows"
+        if laid_out:
+            self.origin = "key_origin" if self.by_rows else "row_origin"
+            self.limit = "key_count" if self.by_rows else "in_rows"
         self.block = "BLOCK_N" if self.by_rows else "BLOCK_M"
         self.expressions = ExpressionWriter(TRITON, lambda name: _NAMES[name], lambda name: name)
 

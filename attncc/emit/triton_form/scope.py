@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from attncc.emit.dialects import TRITON
 from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.tile import Kernel, Sweep
+from attncc.emit.triton_form.piece import KernelPiece
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
@@ -21,7 +22,19 @@ LANES = {Axis.ROW: "row_lanes", Axis.COLUMN: "column_lanes"}
 BLOCK = {Axis.ROW: "BLOCK_M", Axis.COLUMN: "BLOCK_N"}
 ORIGIN = {Axis.ROW: "q_start", Axis.COLUMN: "k_start"}
 LENGTH = {Axis.ROW: "n", Axis.COLUMN: "m"}
-SCALARS = {Name.HEAD: "head", Name.HEADS: "heads", Name.QUERIES: "n", Name.KEYS: "m"}
+SCALARS = {
+    Name.HEAD: "head",
+    Name.HEADS: "heads",
+    Name.QUERIES: "n",
+    Name.KEYS: "m",
+    Name.RESIDUE: "residue",
+}
+# Where tokens of a piece do not stand side by side: the coordinate of a lane, and what is loaded for each axis.
+COORDINATE = {Axis.ROW: "x", Axis.COLUMN: "y"}
+PLACE = {Axis.ROW: "row_place", Axis.COLUMN: "key_place"}  # where the first token of the class lies
+STEP = {Axis.ROW: "row_step", Axis.COLUMN: "key_step"}  # from one token of the class to the next
+FROM = {Axis.ROW: "row_origin", Axis.COLUMN: "key_origin"}  # the coordinate of the first token
+COUNT = {Axis.ROW: "row_count", Axis.COLUMN: "key_count"}  # how many tokens may be seen
 OTHER = {
     "lse": 'float("-inf")',
     "count": "1.0",
@@ -73,6 +86,7 @@ class KernelScope:
     Args:
         table_axes: the axes of each table.
         used: names of library helpers, extended by whatever is written.
+        piece: what the kernel runs.
         keeps_residual: whether this is a forward kernel whose backward subtracts a number of `out`, so that it is to be
             exact beyond 16 bits, and can also store what rounding takes from it.
     """
@@ -83,9 +97,12 @@ class KernelScope:
         kernel: Kernel,
         table_axes: Mapping[str, tuple[Length, ...]],
         used: set[str],
+        piece: KernelPiece,
         *,
         keeps_residual: bool = False,
     ) -> None:
+        self.piece = piece
+        self.laid_out = bool(piece.layouts)
         self.table_axes = table_axes
         self.writer = writer
         self.kernel = kernel
@@ -137,15 +154,45 @@ class KernelScope:
     def _is_token(self, node: Node) -> bool:
         return node.axes in ((Axis.ROW,), (Axis.COLUMN,))
 
+    # --- where tokens lie -------------------------------------------------------------------------------------
+
+    def stride(self, node: Node) -> str:
+        """From one vector of the tile to the next."""
+        return f"{node.name}_stride" if self.laid_out else f"{node.name}_strides[2]"
+
+    def limit(self, axis: Axis) -> str:
+        """How many tokens there are to see."""
+        return COUNT[axis] if self.laid_out else {Axis.ROW: "n", Axis.COLUMN: "keys"}[axis]
+
+    def place(self, axis: Axis, at: str) -> str:
+        """Where the token of a lane, or of the first lane of a tile, lies."""
+        if not self.laid_out:
+            return at
+        at = f"({at})" if " " in at and "(" not in at.split(" ")[0] else at
+        return f"{PLACE[axis]} + {at} * {STEP[axis]}"
+
+    def position(self, axis: Axis) -> str:
+        """The position of each lane."""
+        lanes, origin = LANES[axis], ORIGIN[axis]
+        if not self.laid_out:
+            return f"{origin} + {lanes}"
+        strips = [each.rows if axis is Axis.ROW else each.keys for each in self.piece.layouts]
+        if axis is Axis.COLUMN and self.piece.compacts:
+            here, width = f"({FROM[axis]} + {lanes})", strips[0].width
+            self.used |= {"_floor_divide", "_modulo"}
+            within = f"_floor_divide({here}, {width}) * {strips[0].period} + _modulo({here}, {width})"
+            return f"{within} + {strips[0].start}"
+        return f"{origin} + {self.place(axis, lanes)}"
+
     # --- expressions ------------------------------------------------------------------------------------------
 
-    def _writer_for(self, pair: bool, rename: dict[str, str]) -> ExpressionWriter:
+    def _writer_for(self, pair: bool, rename: dict[str, str], names: Mapping[Axis, str]) -> ExpressionWriter:
         """An expression writer for numbers of pairs (broadcast) or of one axis."""
 
         def symbol(name: Name) -> str:
             if name in (Name.I, Name.J):
                 axis = Axis.ROW if name is Name.I else Axis.COLUMN
-                return self.broadcast(POSITION[axis], axis, pair)
+                return self.broadcast(names[axis], axis, pair)
             return SCALARS[name]
 
         def local(name: str) -> str:
@@ -173,15 +220,33 @@ class KernelScope:
         return next((node for node in everything if node.name == name), None)
 
     def expression(self, expr: Expr, pair: bool, rename: dict[str, str] | None = None, context: int = 0) -> str:
-        writer = self._writer_for(pair, rename or {})
+        writer = self._writer_for(pair, rename or {}, POSITION)
         text = writer.write(expr, context)
         self.used |= writer.used
         return text
 
+    def related(self, predicate: Expr, context: int = 0) -> str:
+        """The text of a predicate of pairs, by coordinates where tokens do not stand side by side."""
+        writer = self._writer_for(True, {}, COORDINATE if self.laid_out else POSITION)
+        text = writer.write(predicate, context)
+        self.used |= writer.used
+        return text
+
     def names_read(self, sweep: Sweep) -> set[Name]:
-        ops = (Op.NUMBER, Op.RELATED, Op.ENTRY, Op.CHANNELS, Op.SPREAD)
+        return self._names_of_numbers(sweep) | self._names_of_pattern(sweep)
+
+    def _names_of_numbers(self, sweep: Sweep) -> set[Name]:
+        ops = (Op.NUMBER, Op.ENTRY, Op.CHANNELS, Op.SPREAD)
         nodes = [node for node in (*sweep.body, *sweep.numbers, *sweep.sums) if node.op in ops]
         return {name for node in nodes if node.expr is not None for name in names_in(node.expr)}
+
+    def _names_of_pattern(self, sweep: Sweep) -> set[Name]:
+        related = [node.value for node in sweep.body if node.op is Op.RELATED]
+        return {name for each in related for name in names_in(self.pattern(each))}
+
+    def pattern(self, own: Expr) -> Expr:
+        """The pairs of the piece, or those of the pattern itself."""
+        return own if self.piece.pattern is None else self.piece.pattern
 
     def spans(self, expr: Expr, axis: Axis) -> bool:
         """Whether a number of the pair differs along an axis."""
@@ -190,11 +255,19 @@ class KernelScope:
         return position in names_in(expr) or any(node is not None and axis in node.axes for node in read)
 
     def reads_position(self, sweep: Sweep, axis: Axis) -> bool:
-        return (Name.I if axis is Axis.ROW else Name.J) in self.names_read(sweep)
+        names = self._names_of_numbers(sweep) if self.laid_out else self.names_read(sweep)
+        return (Name.I if axis is Axis.ROW else Name.J) in names
 
-    def load_numbers(self, name: str, pointer: str, visible: str, lanes: str, masked: str) -> None:
+    def reads_coordinate(self, sweep: Sweep, axis: Axis) -> bool:
+        """Whether pairs are related by coordinates of an axis, beside positions."""
+        return self.laid_out and (Name.I if axis is Axis.ROW else Name.J) in self._names_of_pattern(sweep)
+
+    def load_numbers(self, name: str, pointer: str, visible: str, axis: Axis, masked: str) -> None:
         """A number of rows or keys. A log-sum-exp of -inf (no key at all) becomes +inf, so that all weights are 0."""
         other = OTHER.get(name, "0.0")
-        self.writer.line(f"{name} = _load_numbers({pointer}, {visible}, {other}, {lanes}, {masked})")
+        step = f"{STEP[axis]}, " if self.laid_out else ""
+        self.used |= {"_load_spaced"} if step else set()
+        function = "_load_spaced" if step else "_load_numbers"
+        self.writer.line(f"{name} = {function}({pointer}, {step}{visible}, {other}, {BLOCK[axis]}, {masked})")
         if name == "lse":
             self.writer.line('lse = tl.where(lse == float("-inf"), float("inf"), lse)')

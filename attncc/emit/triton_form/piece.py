@@ -1,0 +1,117 @@
+"""What a kernel has to know of the piece that it runs: heads, ranges, pairs, layout, and its place among the pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from attncc.graph.ops import Axis, Op
+from attncc.plan.layout import Layout
+from attncc.plan.model import Plan
+from attncc.plan.pieces import Part, Piece, Pieces
+from attncc.plan.ranges import Domain, HeadClass
+from attncc.spec.expr import FALSE, TRUE, Expr, Name, Or, Select, names_in
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPiece:
+    """One piece, or the whole pattern.
+
+    Attributes:
+        name: what follows the names of its kernels; empty for the whole.
+        domain: the ranges of every class of heads; a class that is not in the piece has none.
+        pattern: the related pairs, by coordinates; None for the pattern itself.
+        parts: what the classes do that are in the piece; none for the whole.
+        resumes: for which heads the kernel goes on with the sums of a piece before.
+        finishes: for which heads no piece follows.
+        adds: whether gradients are added to those of other pieces.
+    """
+
+    name: str
+    domain: Domain
+    pattern: Expr | None = None
+    parts: tuple[Part, ...] = ()
+    resumes: Expr = FALSE
+    finishes: Expr = TRUE
+    adds: bool = False
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layouts of its parts, if tokens do not stand side by side in them."""
+        found = tuple(part.layout for part in self.parts)
+        return () if all(each.is_plain for each in found) else found
+
+    @property
+    def compacts(self) -> bool:
+        """Whether its keys are copied side by side before the kernel runs."""
+        return any(each.keys.width > 1 and not each.keys.is_everything for each in self.layouts)
+
+
+def whole_of(plan: Plan) -> KernelPiece:
+    """The whole pattern."""
+    return KernelPiece("", plan.domain)
+
+
+def kernel_pieces(plan: Plan) -> tuple[KernelPiece, ...]:
+    """The pieces that kernels run; none where they take the pattern as a whole."""
+    pieces = plan.pieces
+    if pieces is None or not all(_is_linear(part.layout) for piece in pieces.pieces for part in piece.parts):
+        return ()
+    if any(node.op is Op.SUM and Axis.OFFSET in node.axes for node in plan.gpu.backward):
+        return ()  # sums by distance are taken along lines of neighbouring tokens
+    found = tuple(_piece(plan.domain, pieces, at) for at in range(len(pieces.pieces)))
+    reads_length = any(node.expr is not None and Name.KEYS in names_in(node.expr) for node in plan.gpu.forward)
+    reads_length |= any(Name.KEYS in names_in(each.pattern) for piece in found for each in piece.domain.classes)
+    return () if reads_length and any(each.compacts for each in found) else found
+
+
+def _is_linear(layout: Layout) -> bool:
+    """Whether rows, and keys once those on strips are side by side, lie in memory at equal steps."""
+    return layout.rows.is_everything or (layout.rows.width == 1 and layout.keys.width == 1)
+
+
+def _piece(domain: Domain, pieces: Pieces, at: int) -> KernelPiece:
+    piece = pieces.pieces[at]
+    own = {part.one.condition for part in piece.parts}
+    absent = [each.condition for each in domain.classes if each.condition not in own]
+    classes = [part.one for part in piece.parts]
+    if absent:
+        nothing = classes[0].facts
+        classes.append(HeadClass(_any(absent), FALSE, (), (), nothing))
+    pattern = reduce(
+        lambda rest, part: Select(part.one.condition, part.one.pattern, rest),
+        reversed(piece.parts[:-1]),
+        piece.parts[-1].one.pattern,
+    )
+    return KernelPiece(
+        name=f"_{at + 1}",
+        domain=Domain(tuple(classes)),
+        pattern=pattern,
+        parts=piece.parts,
+        resumes=_heads_in(piece, pieces.pieces[:at]),
+        finishes=_opposite_of(_heads_in(piece, pieces.pieces[at + 1 :]), piece),
+        adds=len(pieces.pieces) > 1 or any(not part.layout.is_plain for part in piece.parts),
+    )
+
+
+def _heads_in(piece: Piece, others: tuple[Piece, ...]) -> Expr:
+    """The heads of a piece that are in some other one as well: TRUE, FALSE, or a condition."""
+    elsewhere = {part.one.condition for other in others for part in other.parts}
+    shared = [part.one.condition for part in piece.parts if part.one.condition in elsewhere]
+    if not shared:
+        return FALSE
+    return TRUE if len(shared) == len(piece.parts) else _any(shared)
+
+
+def _opposite_of(heads: Expr, piece: Piece) -> Expr:
+    if heads in (TRUE, FALSE):
+        return FALSE if heads == TRUE else TRUE
+    return _any([part.one.condition for part in piece.parts if not _covers(heads, part.one.condition)])
+
+
+def _covers(heads: Expr, condition: Expr) -> bool:
+    return condition == heads or (isinstance(heads, Or) and condition in heads.operands)
+
+
+def _any(conditions: list[Expr]) -> Expr:
+    return conditions[0] if len(conditions) == 1 else Or(tuple(conditions))
