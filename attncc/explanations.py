@@ -150,9 +150,9 @@ EXPLANATIONS: dict[str, Explanation] = {
     "E217": Explanation(
         "The name of an attention becomes the name of a Python module, so it is no keyword of Python, begins with a "
         "letter, has at most 64 characters, and hides none of the modules that emitted code imports (`torch`, "
-        "`triton`, `math`, `functools`, `typing`). Declared data become arguments of a Python function: they have no "
-        "name that means something else there, such as `scale`, `form` or `rows`, and parameters none that "
-        "`torch.nn.Module` has, such as `forward`.",
+        "`triton`, `math`, `functools`, `typing`). Declared data become arguments of a Python function, and "
+        "branches variables: they have no name that means something else there, such as `scale`, `x` or `rows`, and "
+        "parameters none that `torch.nn.Module` has, such as `forward`.",
         "attention class { pattern = causal }",
         "attention classes { pattern = causal }",
     ),

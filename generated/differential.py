@@ -1212,7 +1212,8 @@ if not hasattr(torch.ops.attncc, _one_OPERATOR):  # a copy of this file may have
 def _one_check(q, k, v, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
         _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
         _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
@@ -1320,6 +1321,7 @@ def _one(
 
 def _one_weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0):
     """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
+    _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
     prepared = _one_prepared(q, k, k, scale, kv_lengths, q_start, k_start)
     q, k, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
     heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
@@ -2109,7 +2111,8 @@ if not hasattr(torch.ops.attncc, _two_OPERATOR):  # a copy of this file may have
 def _two_check(v, q2, k2, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("v", v), ("q2", q2), ("k2", k2)):
-        _expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
         _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
         _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
         _expect(x.dtype == q2.dtype, name, x.dtype, f"the dtype of q2, {q2.dtype}")
@@ -2221,6 +2224,7 @@ def _two(
 
 def _two_weights(q2, k2, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0):
     """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
+    _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
     prepared = _two_prepared(k2, q2, k2, scale, kv_lengths, q_start, k_start)
     prepared = *_operands(*prepared), *prepared[3:]
     q2, k2, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
@@ -2254,7 +2258,8 @@ def _two_weights(q2, k2, *, rows=slice(None), scale=None, kv_lengths=None, q_sta
 
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
-    _expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
+    _expect(not x.is_nested, name, "nested", "a dense tensor")
+    _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
     _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
     _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
     if kind == "whole numbers":

@@ -1447,7 +1447,8 @@ def _expect(holds, name, found, expected):
 def _check(v, A, C, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("v", v), ("A", A), ("C", C)):
-        _expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
         _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
         _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
         _expect(x.dtype == A.dtype, name, x.dtype, f"the dtype of A, {A.dtype}")
@@ -1598,6 +1599,7 @@ def attention(
 
 def weights(v, A, C, *, rows=slice(None), kv_lengths=None, q_start=None, k_start=0):
     """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
+    _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
     prepared = _prepared(v, A, C, kv_lengths, q_start, k_start)
     prepared = *_operands(*prepared), *prepared[3:]
     A, C, vector_of_key, vector_of_key_2, v, q_start, k_start, q_starts, kv_lengths = prepared

@@ -1257,7 +1257,8 @@ def _expect(holds, name, found, expected):
 def _check(q, k, v, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
         _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
         _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
@@ -1410,6 +1411,7 @@ def attention(
 
 def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0):
     """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
+    _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
     prepared = _prepared(q, k, k, scale, kv_lengths, q_start, k_start)
     q, k, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
     heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]

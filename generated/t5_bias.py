@@ -1235,7 +1235,8 @@ def _safe_log(x):
 
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
-    _expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
+    _expect(not x.is_nested, name, "nested", "a dense tensor")
+    _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
     _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
     _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
     if kind == "whole numbers":
@@ -1535,7 +1536,8 @@ def _expect(holds, name, found, expected):
 def _check(q, k, v, bias, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
         _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
         _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
@@ -1685,6 +1687,7 @@ def attention(
 
 def weights(q, k, bias, *, rows=slice(None), kv_lengths=None, q_start=None, k_start=0):
     """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
+    _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
     prepared = _prepared(q, k, k, bias, kv_lengths, q_start, k_start)
     prepared = *_operands(*prepared), *prepared[4:]
     q, k, _, bias_by_offset, q_start, k_start, q_starts, kv_lengths = prepared

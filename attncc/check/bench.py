@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attncc.check.given import width_of
+from attncc.check.fit import whole_values
+from attncc.check.given import output_width
 from attncc.check.rivals import Attention, rivals
 from attncc.check.sizes import Case, shape_of
 from attncc.spec.data import Data
@@ -152,12 +153,13 @@ def _inputs(spec: Spec, setting: Setting, where: torch.device) -> _Inputs:
     def drawn(declared: Data) -> Tensor:
         shape = shape_of(declared, case)
         if declared.whole:
-            return torch.randint(0, 8, shape, generator=generator).to(where)
+            values = torch.tensor(whole_values(spec).get(declared.name, range(8)))
+            return values[torch.randint(0, len(values), shape, generator=generator)].to(where)
         values = torch.randn(shape, generator=generator) * (1.0 if declared.is_token else 0.5)
         return values.to(where, dtype).requires_grad_(setting.backward)
 
     data = tuple(map(drawn, spec.data))
-    width = width_of(spec.value, {each.name: torch.Size(shape_of(each, case)) for each in spec.data})
+    width = output_width(spec, {each.name: torch.Size(shape_of(each, case)) for each in spec.data})
     d_out = torch.randn(setting.batch, setting.heads, setting.n, width or setting.e, generator=generator)
     return _Inputs(data, d_out.to(where, dtype))
 

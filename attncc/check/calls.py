@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from attncc.check.given import width_of
+from attncc.check.fit import whole_values
+from attncc.check.given import output_width
 from attncc.check.oracle import dense
 from attncc.check.sizes import G_LSE, G_OUT, Case, arguments, make_inputs, shape_of
 from attncc.spec.model import Spec
@@ -37,7 +38,10 @@ def gradient_name(name: str) -> str:
 def inputs_of(spec: Spec, case: Case, device: torch.device | str = "cpu") -> Tensors:
     """What a spec is called with in a case, and the gradients of its outputs."""
     shapes = {each.name: torch.Size(shape_of(each, case)) for each in spec.data}
-    return make_inputs(case, device, spec.data, width_of(spec.value, shapes))
+    inputs = make_inputs(case, device, spec.data, output_width(spec, shapes))
+    for name, values in whole_values(spec).items():  # drawn anew where most would lie outside a table
+        inputs[name] = torch.tensor(values, device=device)[inputs[name] % len(values)]
+    return inputs
 
 
 _LEAST_KEYS = "_LEAST_KEYS"  # of a module: the least number of keys whose pattern runs in pieces

@@ -19,6 +19,7 @@ _HEADS = ((2, 2), (4, 2), (6, 1))
 _WIDTHS = (64, 1, 8, 40, 72, 128)
 _VALUE_WIDTHS = ("d", "wider", "narrower")
 _LENGTHS = (31, 17, 9, 7, 5, 3, 2, 1)
+_WHOLES = range(16)
 _OF_PAIRS = (63, 1, 7, 130)  # lengths where vectors of pairs make [B, H, n, m, features] numbers
 _TINY = Case(batch=1, heads=1, kv_heads=1, n=1, m=1, d=1, e=1, dtype=torch.float64, name="tiny")
 
@@ -41,7 +42,7 @@ def cases_of(spec: Spec, seed: int = 0, quick: bool = False) -> tuple[Case, ...]
 
 
 def fits(spec: Spec, case: Case) -> bool:
-    """Whether every index of a related pair lies in its table."""
+    """Whether indices lie in their tables: those that one token decides everywhere, those of both at related pairs."""
     if not reads_tables(spec):
         return True
     d, e = _least_widths(spec)
@@ -52,7 +53,9 @@ def fits(spec: Spec, case: Case) -> bool:
 
 def fits_everywhere(spec: Spec, case: Case) -> bool:
     """Whether indices lie in their tables for every row, key and distance of the call, related or not."""
-    return fits(replace(spec, pattern=TRUE), replace(case, n=max(case.n, 1), m=max(case.m, 1), kv_lengths=None))
+    branches = tuple((name, replace(each, pattern=TRUE)) for name, each in spec.branches)
+    everywhere = replace(spec, pattern=TRUE, branches=branches)
+    return fits(everywhere, replace(case, n=max(case.n, 1), m=max(case.m, 1), kv_lengths=None))
 
 
 @lru_cache(maxsize=4096)
@@ -65,9 +68,37 @@ def _fits(spec: Spec, case: Case) -> bool:
     return True
 
 
-def _zeros(spec: Spec, case: Case) -> Iterator[torch.Tensor]:
+def _zeros(spec: Spec, case: Case, wholes: dict[str, int] | None = None) -> Iterator[torch.Tensor]:
+    """Data of nothing but 0; whole numbers that are an index may have to be others."""
+    if wholes is None:
+        wholes = {name: values[0] for name, values in whole_values(spec).items()}
     for each in spec.data:
-        yield torch.zeros(shape_of(each, case), dtype=torch.int64 if each.whole else torch.float64)
+        shape = shape_of(each, case)
+        yield torch.full(shape, wholes.get(each.name, 0)) if each.whole else torch.zeros(shape, dtype=torch.float64)
+
+
+@lru_cache(maxsize=64)
+def whole_values(spec: Spec) -> dict[str, tuple[int, ...]]:
+    """Which small values declared whole numbers may have; empty where there are none, or where no value is seen to fit.
+
+    Each is tried alone, beside others that fit: an index that two of them decide together may still lie outside.
+    """
+    names = [each.name for each in spec.data if each.whole]
+    d, e = _least_widths(spec)
+
+    def serve(wholes: dict[str, int]) -> bool:
+        try:
+            with torch.no_grad():
+                dense(spec, *_zeros(spec, replace(_TINY, d=d, e=e), wholes))
+        except ValueError:
+            return False
+        return True
+
+    first = next((value for value in _WHOLES if serve(dict.fromkeys(names, value))), None) if names else None
+    if first is None:
+        return {}
+    usual = dict.fromkeys(names, first)
+    return {name: tuple(value for value in _WHOLES if serve(usual | {name: value})) for name in names}
 
 
 def fitted(spec: Spec, case: Case) -> Case | None:

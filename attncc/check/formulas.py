@@ -47,6 +47,7 @@ from attncc.spec.expr import (
     Token,
     Vector,
     Width,
+    walk,
 )
 from attncc.spec.text import text
 
@@ -79,6 +80,7 @@ class Scope:
     score: Expr | None = None
     rows: Number | None = None  # readable in a normalizer only
     related: Tensor | None = None  # the pairs that a sum over keys takes
+    visible: Tensor | None = None  # the pairs whose key `kv_lengths` does not hide
     _known: dict[object, Number] = field(default_factory=dict, compare=False)
     _masks: dict[object, Tensor] = field(default_factory=dict, compare=False)
 
@@ -330,11 +332,19 @@ class Scope:
         return table[tuple(self._inside(expr, at, each, table.shape[at]) for at, each in enumerate(places))]
 
     def _inside(self, expr: Entry, axis: int, index: Tensor, size: int) -> Tensor:
-        """An index that is right at pairs that count, and legal at others."""
+        """An index that is right where it has to be, and legal elsewhere.
+
+        It has to be right at related pairs, whether or not a condition there needs it; for every token where one alone
+        decides it, but for what the call says of hidden keys.
+        """
         outside = (index < 0) | (index >= size)
-        mask = self._mask_at(index.shape, None)
+        data = {name: declared for name, (declared, _) in self.data.items()}
+        mask = self.related
+        if not all(sides_of(expr.indices[axis], data)):
+            tokens = [data[each.name] for each in walk(expr.indices[axis]) if isinstance(each, Token)]
+            mask = self.visible if any(each.is_column for each in tokens) else None
         if mask is not None:
-            outside = outside & mask
+            outside = outside & _any_of(mask, index.shape)
         if outside.any():
             found = index.expand(outside.shape)[outside]
             raise OutsideTable(
@@ -360,10 +370,7 @@ class Scope:
         padded = (1,) * (mask.dim() - len(shape)) + tuple(shape)
         key = (padded, width is not None)
         if key not in self._masks:
-            for at, size in enumerate(padded):
-                if size == 1 and mask.shape[at] != 1:
-                    mask = mask.any(at, keepdim=True)
-            self._masks[key] = mask
+            self._masks[key] = _any_of(mask, padded)
         return self._masks[key]
 
     def _kept(self, number: Number, width: int | None, shape: torch.Size | None = None) -> Number:
@@ -420,3 +427,11 @@ def _rotated(layout: str, vector: Number) -> Number:
         case _:
             raise ValueError(f"there is no rotation of {layout}")
     return replace(swapped, mantissa=swapped.mantissa * signs)
+
+
+def _any_of(mask: Tensor, shape: Sequence[int]) -> Tensor:
+    """Whether any of the pairs counts that one entry of a tensor of this shape stands for."""
+    for at, size in enumerate(shape):
+        if size == 1 and mask.shape[at] != 1:
+            mask = mask.any(at, keepdim=True)
+    return mask

@@ -15,7 +15,9 @@ from attncc.spec.expr import (
     Entry,
     Expr,
     MatMul,
+    Merge,
     Name,
+    Output,
     Reduce,
     Rotate,
     RowSum,
@@ -25,6 +27,7 @@ from attncc.spec.expr import (
     Width,
     children,
     names_in,
+    substitute,
     walk,
 )
 from attncc.spec.model import Spec
@@ -84,6 +87,8 @@ def laid_out(declared: Data, tensor: Tensor, heads: int) -> Tensor:
 
 def fields_read(spec: Spec) -> tuple[Expr, ...]:
     """The expressions that a spec's meaning depends on: a score that no other reads is not among them."""
+    if spec.combine is not None:
+        return (*(expr for core in spec.cores for expr in fields_read(core)), spec.combine)
     fields = (spec.pattern, spec.weight, spec.normalizer, spec.value)
     reads_score = any(Name.SCORE in names_in(each) for each in fields)
     return (*fields, spec.score) if reads_score else fields
@@ -153,12 +158,49 @@ def joint_width(vectors: Sequence[Expr], shapes: Mapping[str, torch.Size]) -> in
     return widths.pop() if widths else None
 
 
+def output_width(spec: Spec, shapes: Mapping[str, torch.Size]) -> int | None:
+    """How many features the vector of a query has; None for what fits every width.
+
+    Raises:
+        ValueError: where vectors of different widths meet.
+    """
+    if spec.combine is None:
+        return width_of(spec.value, shapes)
+    return width_of(*_of_outputs(spec, spec.combine, shapes))
+
+
+def _of_outputs(spec: Spec, combine: Expr, shapes: Mapping[str, torch.Size]) -> tuple[Expr, Mapping[str, torch.Size]]:
+    """The formula that combines branches with a datum in place of each output, and the shapes of all data."""
+    widths = {name: width_of(branch.value, shapes) for name, branch in spec.branches}
+    stand_ins: dict[Expr, Expr] = {}
+    known = dict(shapes)
+    for node in walk(combine):
+        if isinstance(node, Output | Merge) and node not in stand_ins:
+            merged = node.branches if isinstance(node, Merge) else (node.branch,)
+            found = {widths[name] for name in merged} - {None}
+            if len(found) > 1:
+                raise ValueError(f"{text(node)} merges vectors of different widths")
+            if found:
+                stand_in = Vector(f"output {len(stand_ins)}")  # no datum has such a name
+                stand_ins[node], known[stand_in.name] = stand_in, torch.Size([found.pop() or 0])
+    return substitute(combine, stand_ins), known
+
+
 def check_widths(spec: Spec, shapes: Mapping[str, torch.Size]) -> None:
     """Raise ValueError where the widths of vectors do not fit each other."""
-    for expr in fields_read(spec):
-        for node in walk(expr):
-            if isinstance(node, Dot):
-                joint_width((node.left, node.right), shapes)
-            elif isinstance(node, Reduce | Width):
-                width_of(node.vector, shapes)
-    width_of(spec.value, shapes)
+    for core in spec.cores:
+        for expr in fields_read(core):
+            _check_widths(expr, shapes)
+        width_of(core.value, shapes)
+    if spec.combine is not None:
+        formula, known = _of_outputs(spec, spec.combine, shapes)
+        _check_widths(formula, known)
+        width_of(formula, known)
+
+
+def _check_widths(expr: Expr, shapes: Mapping[str, torch.Size]) -> None:
+    for node in walk(expr):
+        if isinstance(node, Dot):
+            joint_width((node.left, node.right), shapes)
+        elif isinstance(node, Reduce | Width):
+            width_of(node.vector, shapes)

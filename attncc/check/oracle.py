@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attncc.check import wide
 from attncc.check.formulas import OutsideTable, Scope, real_of
-from attncc.check.given import check_widths, joint_width, laid_out, sizes_of
+from attncc.check.given import check_widths, joint_width, laid_out, output_width, sizes_of
 from attncc.check.wide import Number
 from attncc.spec.data import Data, Role, Size
 from attncc.spec.expr import (
@@ -72,7 +72,7 @@ def dense(
     are rounded to that dtype, formulas are evaluated in float32, as `torch.softmax` does.
 
     Raises:
-        OutsideTable: where a related pair reads beside the entries of declared data.
+        OutsideTable: where a related pair, or any row or key by itself, reads beside the entries of declared data.
         ValueError: where data do not fit the spec or each other.
     """
     if spec.combine is not None:
@@ -96,9 +96,9 @@ def dense(
 
     symbols |= {Name.COUNT: related.sum(-1, keepdim=True)}
     laid = {name: (each, _without_garbage(each, values, related)) for name, (each, values) in laid.items()}
-    scope = Scope(symbols, laid, dtype, mask=related, score=spec.score)
+    scope = Scope(symbols, laid, dtype, mask=related, score=spec.score, related=related, visible=visible)
     weight = wide.only(related, scope.number(spec.weight), scope.real)
-    normalizer = _normalizer(spec, replace(scope, mask=None, related=related, _known={}, _masks={}), wide.total(weight))
+    normalizer = _normalizer(spec, replace(scope, mask=None, _known={}, _masks={}), wide.total(weight))
     present = normalizer.mantissa != 0
     safe = replace(normalizer, mantissa=torch.where(present, normalizer.mantissa, 1))
     weights = torch.where(related & present, wide.divide(weight, safe).value(), 0).to(dtype)
@@ -121,6 +121,7 @@ def _combined(
 ) -> Dense:
     """The vectors of branches, each evaluated alone, and the formula that combines them."""
     assert spec.combine is not None
+    check_widths(spec, {each.name: tensor.shape for each, tensor in zip(spec.data, data, strict=True)})
     given = dict(zip((each.name for each in spec.data), data, strict=True))
     options = {"scale": scale, "kv_lengths": kv_lengths, "q_start": q_start, "k_start": k_start, "dtype": dtype}
     found = {
@@ -132,9 +133,11 @@ def _combined(
     for node in walk(spec.combine):
         if isinstance(node, Merge):
             rows[node], parts[node] = _merged([found[name] for name in node.branches])
-    axes = (Size.BATCH, Size.HEADS, Size.QUERIES, Size.VALUE_WIDTH)
     stand_ins = {part: Vector(f"output {at}") for at, part in enumerate(parts)}  # no datum has such a name
-    declared = [Data(name=each.name, role=Role.INPUT, axes=axes) for each in stand_ins.values()]
+    declared = [
+        Data(name=each.name, role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.QUERIES, part.shape[-1]))
+        for each, part in zip(stand_ins.values(), parts.values(), strict=True)
+    ]
     tensors = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in given.items()}
     tensors |= {each.name: part.value() for each, part in zip(declared, parts.values(), strict=True)}
     every = (*spec.data, *declared)
@@ -150,7 +153,8 @@ def _combined(
     symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, device) | _call_symbols(sizes, scale, dtype, device)
     scope = Scope(symbols, laid, dtype)
     formula = substitute(spec.combine, stand_ins)  # type: ignore[arg-type]
-    out = scope.vector(formula, sizes[Size.VALUE_WIDTH]).value()[..., 0, :].to(dtype)
+    width = output_width(spec, {name: values.shape for name, values in tensors.items()})
+    out = scope.vector(formula, width or 1).value()[..., 0, :].to(dtype)
     lse = wide.logarithm(rows[spec.combine]).squeeze(-1) if spec.combine in rows else None
     return Dense(out, lse, torch.cat([each.weights for each in found.values()], -1))
 

@@ -43,7 +43,7 @@ def causality(
         each.name: torch.where(_along(each, n, device) >= cut, 3 - data[each.name], data[each.name]) for each in keys
     }
     changed = attention(*(data | other).values())[0][:, :, :cut]
-    if not torch.equal(out, changed):
+    if not _same(out, changed):
         return Property("causality", form, False, f"{form or 'default'}: outputs change with later keys")
     leaked = any(
         bool((torch.where(_along(each, n, device) >= cut, gradient, 0) != 0).any())
@@ -96,7 +96,8 @@ def extreme_scores(
     if case is None:
         return None
     inputs = inputs_of(spec, case, device)
-    formulas = (expr for expr in fields_read(spec) if expr is not spec.value)
+    values = [core.value for core in spec.cores]
+    formulas = (expr for expr in fields_read(spec) if expr not in values)
     read = {node.name for expr in formulas for node in walk(expr) if isinstance(node, Vector)}
     inputs |= {name: inputs[name] * 100 for name in read}
     exact = run_dense(spec, case, inputs, torch.float64, offers_lse(module))
@@ -120,7 +121,7 @@ def same_bits(
     inputs = inputs_of(spec, case, device)
     attention = attention_of(module, form, with_lse=False)
     one, other = (run(attention, spec, case, inputs) for _ in range(2))
-    wrong = [name for name in ("out", *parameters) if not torch.equal(one[name], other[name])]
+    wrong = [name for name in ("out", *parameters) if not _same(one[name], other[name])]
     text = f"differ: {', '.join(wrong)}" if wrong else "have the same bits"
     return Property("same bits", form, not wrong, f"{form or 'default'}: gradients of parameters in two runs: {text}")
 
@@ -157,6 +158,11 @@ def _far_calls(spec: Spec, heads: tuple[int, int]) -> list[Case]:
         for each in plain
         for start, k_start in ((None, 0), (None, longest), (longest, 0), (-longest, 0), (0, -longest))
     ]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same, NaN included: that a formula has no value is said elsewhere."""
+    return torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _plain(heads: tuple[int, int], n: int, m: int) -> Case:

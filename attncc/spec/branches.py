@@ -69,7 +69,14 @@ class BranchResolver:
             self._error("E203", f"`{name.text}` is defined twice", Label(name.span, "defined again here"))
         if iskeyword(name.text) or name.text.startswith("_") or name.text in _RESERVED:
             label = Label(name.span, "expected another name")
-            self._error("E217", f"a branch cannot be named `{name.text}`", label)
+            if iskeyword(name.text):
+                why = f", and `{name.text}` is a keyword of Python"
+            elif name.text.startswith("_"):
+                why = ", and names that begin with `_` are those of its helpers"
+            else:
+                why = f", in which `{name.text}` means something else"
+            note = f"it becomes a variable of a Python function{why}"
+            self._error("E217", f"a branch cannot be named `{name.text}`", label, notes=(note,))
         if len(found) >= _MOST:
             self._error("E218", f"more than {_MOST} branches", Label(name.span, "one branch too many"))
         return len(self.errors) == before

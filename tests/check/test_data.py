@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -319,7 +320,7 @@ def test_garbage_in_tokens_that_no_pair_has(score: Expr) -> None:
 
 
 def test_indices_beside_a_table() -> None:
-    """An index counts where a pair is related, and where a condition chooses it."""
+    """An index of both tokens counts where a pair is related, whatever a condition chooses there."""
     table = e.Entry("b", (op("-", I, J),))
     everywhere = with_data(param("b", 5), score=op("+", SCALED, table))
     data = drawn(everywhere, SIZES | {M: 5})  # type: ignore[arg-type]
@@ -330,8 +331,27 @@ def test_indices_beside_a_table() -> None:
     with pytest.raises(OutsideTable, match="reads 5…6 along axis 0"):
         dense(causal, *data, q_start=2)
     chosen = with_data(param("b", 5), score=op("+", SCALED, e.Select(test("<=", J, I), table, e.Const(0.0))))
-    assert dense(chosen, *data).out.isfinite().all()
+    with pytest.raises(OutsideTable, match="reads -4…-1 along axis 0"):
+        dense(chosen, *data)
+    assert dense(replace(chosen, pattern=CAUSAL), *data).out.isfinite().all()
     assert not dense(everywhere, *data, kv_lengths=0).out.any()
+
+
+def test_indices_that_one_token_decides_count_for_every_token() -> None:
+    """A module refuses them so, whatever the pattern; but what is said of hidden keys does not count."""
+    near = e.And((test("<", I, e.Const(3)), test("<", J, e.Const(3))))
+    for index, options in ((I, {}), (J, {}), (J, {"kv_lengths": 3})):
+        spec = with_data(param("b", 3), score=op("+", SCALED, e.Entry("b", (index,))), pattern=near)
+        with pytest.raises(OutsideTable, match="reads 3…4 along axis 0"):
+            dense(spec, *drawn(spec, SIZES | {N: 5, M: 5}), **options)  # type: ignore[arg-type]
+    kind = replace(given_as("s", Size.BATCH, M), whole=True)
+    before = op("-", e.Token("s", whole=True), e.Const(1))
+    spec = with_data(kind, param("b", 3), score=op("+", SCALED, e.Entry("b", (before,))))
+    *vectors, kinds, table = drawn(spec, SIZES | {M: 5})  # type: ignore[arg-type]
+    kinds = torch.tensor([[1, 2, 3, 0, 0], [3, 3, 9, 9, -9]])
+    assert dense(spec, *vectors, kinds, table, kv_lengths=torch.tensor([3, 2])).out.isfinite().all()
+    with pytest.raises(OutsideTable):
+        dense(spec, *vectors, kinds, table, kv_lengths=torch.tensor([3, 3]))
 
 
 def test_refusals() -> None:

@@ -24,6 +24,56 @@ def test_a_right_module_passes_and_says_with_which_parameters() -> None:
     assert "float64" in result.stdout and "ok: " in result.stdout
 
 
+# Right modules, of which a check has to know which calls they take and how wide their outputs are.
+RIGHT = {
+    "a table that the pattern keeps from being left": (
+        "param R[H, 9, 9]; pattern = i < 9 & j < 9; score = scale * dot(q, k) + R[h, i, j]"
+    ),
+    "a table that a condition keeps from being left": (
+        "param b[9]; pattern = causal; score = scale * dot(q, k) + (i - j < 9 ? b[i - j] : 0)"
+    ),
+    "kinds of keys, from 1 on": (
+        "input s[B, m]: int; param b[H, 3]; pattern = causal; score = scale * dot(q, k) + b[h, s - 1]"
+    ),
+    "a table of a branch": (
+        "param R[9, 9]; branch one { pattern = i < 9 & j < 9; score = R[i, j] }; "
+        "branch two { pattern = window(2) }; combine = one - two"
+    ),
+    "branches that cancel where there is one key": (
+        "branch one { pattern = window(3) }; branch two { pattern = window(2); score = dot(q, k) / 3 }; "
+        "combine = one - two"
+    ),
+    "a width that a branch fixes": (
+        "param W[H, d, 16]; branch one { pattern = window(4); score = scale * dot(q @ W[h], k) }; "
+        "branch two { pattern = causal }; combine = one + two / (1 + sum(two^2))"
+    ),
+    "outputs as wide as keys": (
+        "branch one { value = k }; branch two { pattern = causal }; combine = one * dot(one, two) + mean(two) * one"
+    ),
+    "outputs of another width": (
+        "param P[e, 5]; branch one {}; branch two { pattern = causal }; combine = (one + two) @ P"
+    ),
+    "outputs of keys alone": (
+        "branch one { value = k }; branch two { pattern = causal; value = k }; combine = one - 2 * two"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_modules_pass_with_many_cases(name: str) -> None:
+    result = run("check", "-", "--quick", "--form", "torch", "--json", stdin=f"attention right {{ {RIGHT[name]} }}")
+    assert result.exit_code == 0, result.stdout[-2000:] + result.stderr
+    assert len(json.loads(result.stdout)["reports"][0]["cases"]) > 20
+
+
+def test_a_spec_without_a_value_is_told_from_a_wrong_module() -> None:
+    text = "attention bare { input keep[B, m]; score = scale * dot(q, k) + log(keep) }"
+    result = run("check", "-", "--quick", "--form", "torch", stdin=text)
+    assert result.exit_code == 1
+    assert "its own formula makes NaN" in result.stdout
+    assert "differ" not in result.stdout and "times the limit" not in result.stdout
+
+
 def test_a_wrong_module_fails_with_both_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     original = compiler.emit
     monkeypatch.setattr(compiler, "emit", lambda plan: original(plan).replace("i - j <= ", "i - j <= 1 + "))

@@ -51,3 +51,31 @@ def test_no_keys_give_zeros(name: str, tmp_path: Path) -> None:
 def test_numbers_beyond_positions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AttnError, match="too large"):
         build("attention far { pattern = i - j < 4294967296 }", tmp_path)
+
+
+@pytest.mark.parametrize("hidden", [-99, 0, 99])
+def test_an_index_of_hidden_keys_is_not_looked_at(hidden: int, tmp_path: Path) -> None:
+    built = build("attention edge { input s[B, m]: int; param b[H, 3]; score = b[h, s - 1] + dot(q, k) }", tmp_path)
+    torch.manual_seed(0)
+    q, b, s = torch.randn(2, 2, 5, 8), torch.randn(2, 3, requires_grad=True), torch.randint(1, 4, (2, 5))
+    given = s.clone()
+    given[0, 3:], given[1, 1:] = hidden, hidden
+    found = built.module.attention(q, q, q, given, b, kv_lengths=torch.tensor([3, 1]))
+    expected = built.module.attention(q, q, q, s, b, kv_lengths=torch.tensor([3, 1]))
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    assert b.grad is not None and b.grad.isfinite().all()
+    with pytest.raises(ValueError, match="index `s - 1` of b"):
+        built.module.attention(q, q, q, given.clamp(max=0), b, kv_lengths=torch.tensor([4, 1]))
+
+
+def test_nested_tensors_and_rows_that_are_no_slice_are_refused(tmp_path: Path) -> None:
+    module = build("attention edge { param b[H] = 0; score = dot(q, k) + b[h] }", tmp_path).module
+    q, b = torch.randn(2, 2, 5, 8), torch.zeros(2)
+    nested = torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged)
+    with pytest.raises(ValueError, match="q is nested, expected a dense tensor"):
+        module.attention(nested, q, q, b)
+    with pytest.raises(ValueError, match="b is nested, expected a dense tensor"):
+        module.attention(q, q, q, torch.nested.nested_tensor([b, b], layout=torch.jagged))
+    with pytest.raises(ValueError, match="rows is 3, expected a slice"):
+        module.weights(q, q, b, rows=3)

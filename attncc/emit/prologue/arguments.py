@@ -63,7 +63,8 @@ class Arguments:
         with writer.block(f"for name, x in ({pairs}{',' * (len(self.full) == 1)}):"):
             writer.lines(
                 f"""
-_expect(x.layout == torch.strided and not x.is_nested, name, x.layout, "a dense tensor")
+_expect(not x.is_nested, name, "nested", "a dense tensor")
+_expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
 _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
 _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
 _expect(x.dtype == {q}.dtype, name, x.dtype, f"the dtype of {q}, {{{q}.dtype}}")

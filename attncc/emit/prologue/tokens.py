@@ -254,7 +254,11 @@ class TokenWriter(ExpressionWriter):
                 self.used.add("_within")
                 met = f", {self._met()}" if of_distance and names_in(index) & {Name.I, Name.J} else ""
                 about = f'"{name}", {spec_text(index)!r}, {place}'
-                self.body.line(f"_within({written}, {name}.shape[{place}], {about}{met})")
+                looked_at = written
+                if any(isinstance(each, Token) and self.data[each.name].is_column for each in walk(index)):
+                    self.used.add("_seen")  # a hidden key's number is read as 0, which `s - 1` would take outside
+                    looked_at = f"_seen({written}, hidden)"
+                self.body.line(f"_within({looked_at}, {name}.shape[{place}], {about}{met})")
             written = self._named[key]
         self._of_distance = outer
         return written
