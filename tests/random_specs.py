@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,12 @@ import torch
 from attncc.check.sizes import Case
 
 Pick = Callable[[Sequence[Any]], Any]
+
+
+def draws(usual: int) -> int:
+    """How many specs to draw: ATTNCC_DRAWS=n asks for more than the usual few."""
+    return int(os.environ.get("ATTNCC_DRAWS", usual))
+
 
 _ATOMS = (
     "causal",

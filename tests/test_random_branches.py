@@ -17,7 +17,7 @@ from tests.test_random_language import LENGTHS, compare_one, drawn, draws, picke
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", draws(40), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", draws(20), ids=lambda number: f"draw-{number}")
 def test_torch(number: int, tmp_path: Path) -> None:
     pick = picker(number)
     text, built = drawn(pick, tmp_path, random_branches_spec)

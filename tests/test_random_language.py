@@ -6,7 +6,6 @@ usual few.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -21,6 +20,7 @@ from attncc.diagnostics import AttnError
 from tests.modules import Built, build, cut_small
 from tests.random_language import has_ties, random_language_spec
 from tests.random_specs import Pick, random_case
+from tests.random_specs import draws as how_many
 from tests.test_random_specs import right
 
 LENGTHS = ((37, 37), (20, 61), (61, 20), (1, 9), (9, 0), (0, 5), (70, 70))
@@ -29,7 +29,7 @@ REFUSED = {"E301", "E213"}  # what a random text may deserve: no pair is related
 
 def draws(usual: int) -> list[int]:
     """The numbers of the draws."""
-    return list(range(int(os.environ.get("ATTNCC_DRAWS", usual))))
+    return list(range(how_many(usual)))
 
 
 def picker(number: int) -> Pick:
@@ -64,7 +64,7 @@ def compare_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", draws(120), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", draws(60), ids=lambda number: f"draw-{number}")
 def test_torch(number: int, tmp_path: Path) -> None:
     pick = picker(number)
     text, built = drawn(pick, tmp_path)

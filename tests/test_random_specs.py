@@ -18,7 +18,7 @@ from attncc.check.report import Verdict
 from attncc.check.sizes import G_LSE, G_OUT, Case, arguments, make_inputs
 from attncc.diagnostics import AttnError
 from tests.modules import Built, build, cut_small
-from tests.random_specs import random_case, random_spec
+from tests.random_specs import draws, random_case, random_spec
 
 LENGTHS = ((37, 37), (20, 61), (61, 20), (1, 9), (70, 70))
 SETTINGS = settings(
@@ -51,7 +51,7 @@ def right(verdict: Verdict) -> bool:
 
 
 @pytest.mark.slow
-@settings(SETTINGS, max_examples=120)
+@settings(SETTINGS, max_examples=draws(60))
 @given(data=st.data())
 def test_torch(data: st.DataObject, tmp_path: Path) -> None:
     text = random_spec(lambda options: drawn(data, options))
@@ -68,7 +68,7 @@ def test_torch(data: st.DataObject, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(SETTINGS, max_examples=30)
+@settings(SETTINGS, max_examples=draws(15))
 @given(data=st.data())
 def test_plain_operations(data: st.DataObject, tmp_path: Path) -> None:
     """What compilers and second derivatives take equals the slabs, and `weights` equals the oracle's."""

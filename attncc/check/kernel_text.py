@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 KERNELS = ("forward", "backward_columns", "backward_rows")
@@ -38,6 +39,7 @@ class KernelText:
     vectors: frozenset[str]
 
 
+@cache
 def kernels_of(path: Path) -> tuple[KernelText, ...]:
     """The kernels of a generated module, in the order of the file."""
     functions = _functions(ast.parse(path.read_text(encoding="utf-8")))

@@ -43,7 +43,7 @@ MECHANISMS = (
     "causal", "dilated_window", "full", "longformer", "look_around", "prefix_lm", "sparse_fixed", "sparse_strided",
     "streaming_sinks",
 )  # fmt: skip
-SIZES = ((64, 64), (1, 1), (7, 7), (521, 521), (1, 521), (7, 100), (130, 7))
+SIZES = ((64, 64), (1, 1), (7, 7), (203, 203), (1, 203), (7, 100), (130, 7))
 H = 4
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attncc.check.compare import check
+from attncc.check.compare import check, compare
+from attncc.check.fit import cases_of
 from tests.modules import SMALL, SPECS, build_file, cut_small
 
 
@@ -14,11 +15,13 @@ def test_every_spec_is_checked() -> None:
     assert sorted(SMALL) == sorted(path.stem for path in SPECS.glob("*.attn"))
 
 
-@pytest.mark.parametrize("slabs", ["one slab", "many slabs"])
 @pytest.mark.parametrize("name", SMALL)
-def test_torch(name: str, slabs: str, tmp_path: Path) -> None:
+def test_torch(name: str, tmp_path: Path) -> None:
+    """The plain case of each dtype in one slab, then every case in many, but for those of a row or a few."""
     built = build_file(name, tmp_path, **SMALL[name])
-    if slabs == "many slabs":
-        cut_small(built.module)
+    for case in cases_of(built.spec, quick=True)[:4]:
+        verdict = compare(built.module, built.spec, case, "torch")
+        assert verdict.ok, verdict.text
+    cut_small(built.module)
     report = check(built.module, built.spec, forms=("torch",), quick=True)
     assert report.ok, "\n".join(report.failures[:8])

@@ -187,7 +187,7 @@ MECHANISMS = {
         normalizer=lambda rows, row: torch.ones_like(rows),
     ),
 }
-SIZES = [(1, 7), (7, 63), (63, 130), (130, 63)]
+SIZES = [(1, 7), (7, 63), (35, 70), (70, 35)]  # tiles: 32 x 16; sums by distance are shared from 65 rows on
 
 
 @dataclass(frozen=True)

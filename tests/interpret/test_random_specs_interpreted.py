@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncc.check.compare import compare
-from tests.random_specs import random_case, random_spec
+from tests.random_specs import draws, random_case, random_spec
 from tests.test_random_specs import SETTINGS, built_from, drawn
 
 LENGTHS = ((37, 37), (20, 41), (41, 20))
 
 
 @pytest.mark.slow
-@settings(SETTINGS, max_examples=20)
+@settings(SETTINGS, max_examples=draws(10))
 @given(data=st.data())
 def test_triton(data: st.DataObject, tmp_path: Path) -> None:
     text = random_spec(lambda options: drawn(data, options))

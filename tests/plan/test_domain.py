@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from attncc.plan import counting
@@ -486,6 +486,13 @@ calls = st.builds(
     st.integers(1, 9),
 )
 HEADS = 3
+SETTINGS = settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],  # to shrink takes minutes
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def related(pattern: Expr, size: Call_, head: int) -> np.ndarray:
@@ -556,13 +563,13 @@ def check_facts(one: HeadClass, mask: np.ndarray, size: Call_) -> None:
         assert (mask[facts.shift :, facts.shift :] == mask[: -facts.shift, : -facts.shift]).all()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@SETTINGS
 @given(predicates, calls)
 def test_ranges_agree_with_brute_force(pattern: P, size: Call_) -> None:
     check_against_brute_force(pattern, size, 100_000)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@SETTINGS
 @given(predicates, calls, st.sampled_from([0, 0, 300, 3_000]))
 def test_ranges_agree_with_brute_force_when_the_budget_ends(pattern: P, size: Call_, budget: int) -> None:
     check_against_brute_force(pattern, size, budget)
@@ -620,7 +627,7 @@ def test_counting_many_pairs_at_once_equals_evaluation(monkeypatch: pytest.Monke
 def test_a_typical_pattern_is_analysed_in_a_blink() -> None:
     analyse(causal.expr)
     for pattern, _ in BY_ROW.values():
-        start = time.perf_counter()
+        start = time.process_time()
         analyse(pattern.expr)
-        # 30 ms are meant; the rest is for busy machines
-        assert time.perf_counter() - start < 0.3
+        # 30 ms are meant; the rest is for slow machines
+        assert time.process_time() - start < 0.3
