@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 
 KERNELS = ("forward", "backward_columns", "backward_rows")
-_KERNEL = re.compile(rf"_((?:\w+_)?(?:{'|'.join(KERNELS)}))_kernel")
+_KERNEL = re.compile(rf"_((?:\w+_)?(?:{'|'.join(KERNELS)}))_kernel(_\d+)?")
+_PIECE = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class TileLoop:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelText:
     """One kernel with every function that it calls; those of branches begin with the branch's name.
+
+    `kernel` ends in the number of the piece that it runs, if it runs one.
 
     `digest` names this very text. `shape` is the same for texts that differ in numbers and in names of operands and
     values alone: these compile to the same program up to constants. `size` grows with the number of operations.
@@ -43,14 +46,21 @@ class KernelText:
 def kernels_of(path: Path) -> tuple[KernelText, ...]:
     """The kernels of a generated module, in the order of the file."""
     functions = _functions(ast.parse(path.read_text(encoding="utf-8")))
-    names = [match[1] for name in functions if (match := _KERNEL.fullmatch(name))]
+    names = [match[1] + (match[2] or "") for name in functions if (match := _KERNEL.fullmatch(name))]
     return tuple(_kernel(path.stem, name, functions) for name in names)
 
 
 def in_branch(kernel: str) -> tuple[str, str]:
     """The name of the branch, or nothing, and which of its kernels it is."""
+    kernel = _PIECE.sub("", kernel)
     own = next(name for name in KERNELS if kernel.endswith(name))
     return kernel.removesuffix(own).removesuffix("_"), own
+
+
+def function_of(kernel: str) -> str:
+    """The name of a kernel's function."""
+    piece = _PIECE.search(kernel)
+    return f"_{_PIECE.sub('', kernel)}_kernel{piece[0] if piece else ''}"
 
 
 def distinct(texts: Iterator[KernelText] | tuple[KernelText, ...]) -> dict[KernelText, tuple[str, ...]]:
@@ -67,7 +77,7 @@ def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
 
 
 def _kernel(module: str, name: str, functions: dict[str, ast.FunctionDef]) -> KernelText:
-    parts = _reachable(f"_{name}_kernel", functions)
+    parts = _reachable(function_of(name), functions)
     vectors = frozenset(_vectors(parts))
     branch, _ = in_branch(name)
 
@@ -80,7 +90,7 @@ def _kernel(module: str, name: str, functions: dict[str, ast.FunctionDef]) -> Ke
         digest=_hash(plain(_without_docstring(part)) for part in parts),
         shape=_hash([_renamed([ast.dump(_Numbers().visit(_without_docstring(part))) for part in parts], vectors)]),
         size=sum(1 for part in parts for _ in ast.walk(part)),
-        loops=tuple(_loops(functions[f"_{name}_kernel"], functions)),
+        loops=tuple(_loops(functions[function_of(name)], functions)),
         vectors=vectors,
     )
 
@@ -107,15 +117,25 @@ def _without_docstring(function: ast.FunctionDef) -> ast.FunctionDef:
 
 
 def _vectors(parts: list[ast.FunctionDef]) -> Iterator[str]:
-    """The pointers from which tiles of vectors are read or written, and those to their channels."""
+    """The pointers from which tiles of vectors are read or written, and those to their channels.
+
+    What is both read and written, or handed on to another piece, are sums, which have a type of their own.
+    """
+    read: dict[str, None] = {}
+    written: dict[str, None] = {}
     for node in (node for part in parts for node in ast.walk(part)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OF_VECTORS:
-            yield next(each.id for each in ast.walk(node.args[0]) if isinstance(each, ast.Name))
+            pointer = next(each.id for each in ast.walk(node.args[0]) if isinstance(each, ast.Name))
+            (read if node.func.id == "_load_tile" else written)[pointer] = None
         elif isinstance(node, ast.arg) and node.arg.endswith("_channels_ptr"):
-            yield node.arg
+            read[node.arg] = None
+    for pointer in dict.fromkeys((*read, *written)):
+        if not (pointer in read and pointer in written) and not pointer.endswith("_state_ptr"):
+            yield pointer
 
 
-_OF_VECTORS = ("_load_tile", "_store_tile")
+_OF_VECTORS = ("_load_tile", "_store_tile", "_store_spaced")
+_TILE_BODY = re.compile(r"_tile(_\d+)?$")
 
 
 class _Numbers(ast.NodeTransformer):
@@ -162,11 +182,16 @@ def _loops(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> 
     for node in _in_order(function):
         if isinstance(node, ast.For) and not any(isinstance(inner, ast.For) for inner in _in_order(node)):
             for call in _in_order(node):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id.endswith("_tile"):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and _is_body(call.func.id):
                     last = call.args[-1]
                     body = functions[call.func.id]
                     dots = any(isinstance(each, ast.Name) and each.id == "_dot" for each in ast.walk(body))
                     yield TileLoop(masked=isinstance(last, ast.Constant) and last.value is True, dots=dots)
+
+
+def _is_body(name: str) -> bool:
+    """Whether a function is the body of a loop over tiles."""
+    return _TILE_BODY.search(name) is not None and name not in _OF_VECTORS
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:

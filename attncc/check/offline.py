@@ -20,11 +20,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attncc.check.kernel_text import KernelText, TileLoop, in_branch, kernels_of
+from attncc.check.kernel_text import KernelText, TileLoop, function_of, in_branch, kernels_of
 from attncc.plan.model import Tile
 
-_PLACES = frozenset({"q_start", "kv_lengths"})
-_LENGTHS = frozenset({"n", "m", "k_start"})
+_PLACES = frozenset({"q_start", "kv_lengths", "classes"})
+_LENGTHS = frozenset({"n", "m", "k_start", "classes", "part"})
 _SIZE = re.compile(r"_size_\d+$")  # of a table's axis
 _MATRIX = re.compile(r"\bmma\.sync\b|\bwgmma\.mma_async\b|\btcgen05\.mma\b|\bv_mfma_")
 _ALIGNED: list[list[str | int]] = [["tt.divisibility", 16]]  # of every pointer and stride, as a launch finds it
@@ -97,7 +97,7 @@ def measure(path: Path, kernel: str, tile: Tile, target: str, d: int, dtype: str
     The process must not run Triton's interpreter (`TRITON_INTERPRET`).
     """
     text = next(each for each in kernels_of(path) if each.kernel == kernel)
-    jitted = getattr(load(path), f"_{kernel}_kernel")
+    jitted = getattr(load(path), function_of(kernel))
     started = sum(os.times()[:4])
     try:
         compiled = _compile(jitted, text, tile, TARGETS[target], d, dtype)
