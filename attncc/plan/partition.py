@@ -19,7 +19,7 @@ from attncc.plan.literals import Literal, Tree, all_of, any_of
 from attncc.plan.pieces import Area, Part, Piece, Pieces, area
 from attncc.plan.predicates import outer_tree
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
-from attncc.plan.split import lean, legal_layouts, products_of, tidy, without
+from attncc.plan.split import has_remainders, lean, legal_layouts, products_of, tidy, without
 from attncc.plan.written import tree_expr
 from attncc.spec.expr import Expr, Name, names_in
 
@@ -45,6 +45,8 @@ def pieces_of(domain: Domain, core: Core, forward: Graph) -> tuple[Pieces | None
     if len([node for node in forward if node.op is Op.PEAK]) > 1 or _counts_first(forward):
         return None, "weights read a sum over the row, which has to be known before any piece runs"
     found = partition(domain)
+    if found is None and not any(has_remainders(outer_tree(each.pattern)[0]) for each in domain.classes):
+        return None, "no remainder of positions decides pairs: related keys lie side by side as they stand"
     if found is None:
         return None, "no other layout has tiles of so much less area that it is worth its pieces"
     if core.of_kind(Kind.OFFSET_NUMBER) and not all(
@@ -103,7 +105,7 @@ class _Splitter:
 
     def parts(self) -> list[Part]:
         """The parts, the one in the layout of positions first; that alone where no other is worth having."""
-        whole = Part(PLAIN, self._one)
+        whole = Part(PLAIN, self._one, self._one.pattern)
         tree, is_whole = outer_tree(self._one.pattern)
         prover = prover_of(self._budget, names_in(self._one.pattern) & _LENGTHS)
         if not is_whole or prover is None or self._one.facts.empty:
@@ -172,7 +174,7 @@ class _Splitter:
             prover.start(0.2)
             own = lean(own, prover)
         one = analyse_tree(self._one.condition, tree_expr(own), own, self._budget)
-        return Part(layout, _with_plain_residue(one, layout))
+        return Part(layout, _with_plain_residue(one, layout), tree_expr(tree))
 
     def _area(self, part: Part) -> Area:
         return area(part, _REFERENCE, _REFERENCE, self._values)
@@ -217,7 +219,7 @@ def _cost(pieces: tuple[Piece, ...], length: int) -> float:
 
 
 def _cost_of_whole(domain: Domain, length: int) -> float:
-    return sum(_area_at(Part(PLAIN, each), length).cost for each in domain.classes)
+    return sum(_area_at(Part(PLAIN, each, each.pattern), length).cost for each in domain.classes)
 
 
 def _area_at(part: Part, length: int) -> Area:
