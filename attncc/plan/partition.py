@@ -101,6 +101,7 @@ class _Splitter:
     def __init__(self, one: HeadClass, budget: int = BUDGET) -> None:
         self._one = one
         self._budget = budget
+        self._found: dict[tuple[Layout, Tree], Part] = {}
         self._values = {Name.HEAD: 0, Name.HEADS: 8, Name.QUERIES: _REFERENCE, Name.KEYS: _REFERENCE}
 
     def parts(self) -> list[Part]:
@@ -167,7 +168,12 @@ class _Splitter:
         return _Group(layout, products, self._area(part))
 
     def _part(self, layout: Layout, tree: Tree) -> Part:
-        """What the heads do for a tree over positions, in a layout."""
+        """What the heads do for a tree over positions, in a layout; most are asked for several times."""
+        if (layout, tree) not in self._found:
+            self._found[layout, tree] = self._analysed(layout, tree)
+        return self._found[layout, tree]
+
+    def _analysed(self, layout: Layout, tree: Tree) -> Part:
         own = tidy(in_coordinates(tree, layout))
         prover = prover_of(self._budget, names_in(self._one.pattern) & _LENGTHS | {Name.RESIDUE})
         if prover is not None:
