@@ -39,7 +39,7 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
         *([_pieces(found["pieces"])] if found["pieces"] else []),
         ["Proven", *_facts(found["head_classes"]), _whole_numbers(found["longest_call"])],
         [_at_sizes(found["sizes"]), *_tiles(found["tiles"])],
-        ["What runs, and what would", *_candidates(found["cost"])],
+        ["What runs, and what would", *_candidates(found["cost"], found["pieces"])],
         ["Cost of a batch entry", *_cost(found["cost"], found["pieces"])],
         ["Kept for backward, beside the arguments", *_saved(found)],
         ["Tiles tried on a GPU: rows x columns, warps, stages", *_autotune(found, verbose)],
@@ -194,7 +194,7 @@ def _tiles(tiles: dict[str, Any]) -> list[str]:
 _CANDIDATES = {"pieces": "in pieces", "whole": "as a whole", "dense": "every pair"}
 
 
-def _candidates(cost: dict[str, Any]) -> list[str]:
+def _candidates(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str]:
     """Scores and FLOPs of each way to compute a call, that which runs marked, and why it does."""
     rows = [("", "scores", "for each related pair", "forward FLOPs", "backward FLOPs")]
     for each in cost["candidates"]:
@@ -202,7 +202,14 @@ def _candidates(cost: dict[str, Any]) -> list[str]:
         numbers = (each["scores"], each["forward_flops"], each["backward_flops"])
         scores, forward, backward = map(_decimal, numbers)
         rows.append((name, scores, f"{each['waste']:.2f}", forward, backward))
+        if each["name"] == "pieces" and pieces:
+            rows += [_piece_row(at, one["tiles"]) for at, one in enumerate(pieces["pieces"], 1)]
     return [*_rows(rows), f"  {cost['choice']}"]
+
+
+def _piece_row(at: int, tiles: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    scores = tiles["touched"] * tiles["rows"] * tiles["columns"]
+    return f"  piece {at}", _decimal(scores), f"{tiles['waste']:.2f}", "", ""
 
 
 def _cost(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str]:

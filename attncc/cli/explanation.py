@@ -142,6 +142,7 @@ class _Choice:
     def __init__(self, plan: Plan, call: Call) -> None:
         pieces = plan.pieces
         self.call = call
+        self.refusal = next((each.reason for each in plan.refusals if each.law == "split-union"), "")
         self.least = 0 if pieces is None else pieces.least
         self.by_piece = () if pieces is None else tuple(density_of_piece(each, call) for each in pieces.pieces)
         self.pieces = together((each, 1) for each in self.by_piece) if self.by_piece else None
@@ -166,7 +167,7 @@ class _Choice:
         """What the pattern runs as at these lengths, and why."""
         n, m = self.call.n, self.call.m
         if self.pieces is None:
-            return f"at n = {n}, m = {m} the pattern runs as a whole: it has no pieces at any length"
+            return f"at n = {n}, m = {m} the pattern runs as a whole: {self.refusal}"
         scores = f"{self.pieces.waste:.2f} scores for each related pair in {self.pieces.row_tiles:,} tiles of rows"
         others = f"{self.whole.waste:.2f} in {self.whole.row_tiles:,}"
         if self.in_pieces:
