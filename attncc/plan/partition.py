@@ -42,11 +42,11 @@ class _Group:
 
 def pieces_of(domain: Domain, core: Core, forward: Graph) -> tuple[Pieces | None, str]:
     """The pieces of a pattern, or None where it is best taken as a whole, and why."""
+    if not any(has_remainders(outer_tree(each.pattern)[0]) for each in domain.classes):
+        return None, "no remainder of positions decides pairs: related keys lie side by side as they stand"
     if len([node for node in forward if node.op is Op.PEAK]) > 1 or _counts_first(forward):
         return None, "weights read a sum over the row, which has to be known before any piece runs"
     found = partition(domain)
-    if found is None and not any(has_remainders(outer_tree(each.pattern)[0]) for each in domain.classes):
-        return None, "no remainder of positions decides pairs: related keys lie side by side as they stand"
     if found is None:
         return None, "no other layout has tiles of so much less area that it is worth its pieces"
     if core.of_kind(Kind.OFFSET_NUMBER) and not all(
