@@ -29,6 +29,10 @@ except ImportError:  # the kernels need triton; everything else works without
 # - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
 # - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
 #   the same number of the row.
+# - split-union: P = A | B is A, and B without A; each has its own layout, and the sums of a row
+#   go on from one to the next.
+# - residue-layout: where rows of one class of positions see only keys of one class, each class is
+#   taken by itself.
 # - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
 #   is needed.
 # - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they

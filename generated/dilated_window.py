@@ -27,6 +27,8 @@ except ImportError:  # the kernels need triton; everything else works without
 # - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
 # - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
 #   the same number of the row.
+# - residue-layout: where rows of one class of positions see only keys of one class, each class is
+#   taken by itself.
 # - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
 #   to: the rest adds 0.
 # - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they

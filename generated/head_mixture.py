@@ -30,6 +30,8 @@ except ImportError:  # the kernels need triton; everything else works without
 #   the same number of the row.
 # - split-heads: a pattern that is decided by the head alone is one constant pattern for each
 #   class of heads.
+# - residue-layout: where rows of one class of positions see only keys of one class, each class is
+#   taken by itself.
 # - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
 #   to: the rest adds 0.
 # - drop-mask: where every row of the tile is related to every key, `related` is true and no mask

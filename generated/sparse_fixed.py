@@ -28,6 +28,10 @@ except ImportError:  # the kernels need triton; everything else works without
 # - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
 # - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
 #   the same number of the row.
+# - split-union: P = A | B is A, and B without A; each has its own layout, and the sums of a row
+#   go on from one to the next.
+# - compact-keys: where all related keys lie on strips, these are taken as if they lay side by
+#   side.
 # - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
 #   to: the rest adds 0.
 # - drop-mask: where every row of the tile is related to every key, `related` is true and no mask

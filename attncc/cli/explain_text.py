@@ -36,9 +36,11 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
         *([["Backward graph: its gradient", *_indent(found["graphs"]["backward"])]] if verbose else []),
         ["Ranges of a tile of rows first … last", *_ranges(found["head_classes"], "by_row")],
         *([["Ranges of a tile of keys first … last", *_ranges(found["head_classes"], "by_column")]] if verbose else []),
+        *([_pieces(found["pieces"])] if found["pieces"] else []),
         ["Proven", *_facts(found["head_classes"]), _whole_numbers(found["longest_call"])],
         [_at_sizes(found["sizes"]), *_tiles(found["tiles"])],
-        ["Cost of a batch entry", *_cost(found["cost"])],
+        ["What runs, and what would", *_candidates(found["cost"], found["pieces"])],
+        ["Cost of a batch entry", *_cost(found["cost"], found["pieces"])],
         ["Kept for backward, beside the arguments", *_saved(found)],
         ["Tiles tried on a GPU: rows x columns, warps, stages", *_autotune(found, verbose)],
     ]
@@ -86,7 +88,10 @@ def _derivation(steps: list[dict[str, Any]]) -> list[str]:
 
 
 def _refusals(refusals: list[dict[str, Any]]) -> list[str]:
-    return _rows((each["law"], each["reason"]) for each in refusals) if refusals else ["  none: each one fired"]
+    laws: dict[str, list[str]] = {}
+    for each in refusals:
+        laws.setdefault(each["reason"], []).append(each["law"])
+    return _rows((", ".join(names), reason) for reason, names in laws.items()) or ["  none: each one fired"]
 
 
 def _class_title(one: dict[str, Any]) -> str:
@@ -100,11 +105,26 @@ def _ranges(classes: list[dict[str, Any]], axis: str) -> list[str]:
     lines: list[str] = []
     for one in classes:
         lines.append(f"  {_class_title(one)}: {one['pattern']}")
-        rows = [
-            (f"visits {segment['touched']}", f"unmasked {segment['full'] or 'nowhere'}") for segment in one[axis]
-        ] or [("visits nothing", "")]
-        lines += [f"    {line}" for line in table(rows).splitlines()]
+        lines += [f"    {line}" for line in table(_visits(one[axis])).splitlines()]
     return lines
+
+
+def _pieces(pieces: dict[str, Any]) -> list[str]:
+    """A heading, and each piece: its pairs, which positions it takes, and the keys of a tile by coordinates."""
+    lines = [f"Pieces, in which calls with {pieces['least_keys']:,} keys or more run"]
+    for at, piece in enumerate(pieces["pieces"], 1):
+        for part in piece["parts"]:
+            lines.append(f"  {at}. {_class_title(part)}: {part['pattern']}")
+            lines.append(f"    {part['layout']['text']}")
+            if not part["layout"]["plain"]:
+                lines.append(f"    by coordinates: {part['by_coordinates']}")
+            lines += [f"    {line}" for line in table(_visits(part["by_row"])).splitlines()]
+    return lines
+
+
+def _visits(segments: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    rows = [(f"visits {each['touched']}", f"unmasked {each['full'] or 'nowhere'}") for each in segments]
+    return rows or [("visits nothing", "")]
 
 
 def _facts(classes: list[dict[str, Any]]) -> list[str]:
@@ -171,7 +191,28 @@ def _tiles(tiles: dict[str, Any]) -> list[str]:
     )
 
 
-def _cost(cost: dict[str, Any]) -> list[str]:
+_CANDIDATES = {"pieces": "in pieces", "whole": "as a whole", "dense": "every pair"}
+
+
+def _candidates(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str]:
+    """Scores and FLOPs of each way to compute a call, that which runs marked, and why it does."""
+    rows = [("", "scores", "for each related pair", "forward FLOPs", "backward FLOPs")]
+    for each in cost["candidates"]:
+        name = f"{_CANDIDATES[each['name']]}{' (runs)' if each['runs'] else ''}"
+        numbers = (each["scores"], each["forward_flops"], each["backward_flops"])
+        scores, forward, backward = map(_decimal, numbers)
+        rows.append((name, scores, f"{each['waste']:.2f}", forward, backward))
+        if each["name"] == "pieces" and pieces:
+            rows += [_piece_row(at, one["tiles"]) for at, one in enumerate(pieces["pieces"], 1)]
+    return [*_rows(rows), f"  {cost['choice']}"]
+
+
+def _piece_row(at: int, tiles: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    scores = tiles["touched"] * tiles["rows"] * tiles["columns"]
+    return f"  piece {at}", _decimal(scores), f"{tiles['waste']:.2f}", "", ""
+
+
+def _cost(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str]:
     pairs = cost["visited_pairs"]["formulas"]
     known = [f"≈ {each}" if each is not None else "counted only" for each in pairs]
     rows = [
@@ -187,6 +228,8 @@ def _cost(cost: dict[str, Any]) -> list[str]:
     by_channel = any(cost[name]["channels"]["value"] for name in ("forward", "backward"))
     beside = "FLOPs are those of matrix products" if by_channel else "matrix products only"
     notes = [f"  ({beside}; bytes count each tensor once a kernel; b = 2; as many key heads as heads)"]
+    if pieces and pieces["run"] and pieces["chained"]:
+        notes.append("  (what a row hands on from piece to piece is not among the bytes)")
     if by_channel:
         notes.append("  (by channel: every operation of a formula is one, a tanh as much as a sum)")
     return [*_rows(rows), *notes]

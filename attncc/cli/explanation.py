@@ -8,10 +8,11 @@ from typing import Any
 
 from attncc.graph.ir import Graph, show
 from attncc.plan.cost import Cost, Formula, Pass, cost, formula, value
-from attncc.plan.density import density, members
-from attncc.plan.describe import interval_text, kept_by_decoder, plan_sentence
+from attncc.plan.density import Call, Density, density, density_of_piece, heads_where, members, together
+from attncc.plan.describe import by_coordinates, interval_text, kept_by_decoder, layout_text, plan_sentence
 from attncc.plan.int32 import longest_call
 from attncc.plan.model import Mixture, Plan
+from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import HeadClass, Segment
 from attncc.spec.data import Size
 from attncc.spec.expr import TRUE, Name, names_in
@@ -19,6 +20,7 @@ from attncc.spec.model import Align, Spec
 from attncc.spec.text import text
 
 ELEMENT_BYTES = 2
+TILE = (128, 64)  # rows and columns of the tiles that are counted
 
 
 def of_branches(mixture: Mixture, n: int, m: int, heads: int, d: int, e: int) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
     """What was derived and what it costs; only plain values, ready for JSON."""
     sizes = {"n": n, "m": m, "H": heads, "d": d, "e": e, "b": ELEMENT_BYTES}
     spec = plan.spec
-    found = density(plan.domain, n, m, heads, spec.align is Align.START)
+    choice = _Choice(plan, Call(n, m, heads, 0 if spec.align is Align.START else m - n, TILE))
     return {
         "name": spec.name,
         "spec": spec.source.name,
@@ -55,7 +57,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
             "normalize": text(spec.normalizer),
             "align": spec.align.value,
         },
-        "plan": plan_sentence(plan.domain),
+        "plan": plan_sentence(plan.domain, plan.pieces),
         "derivation": [
             {"law": each.law, "statement": each.statement, "before": list(each.before), "after": list(each.after)}
             for each in plan.steps
@@ -70,8 +72,9 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
             _head_class(each, own) for each, own in zip(plan.domain.classes, members(heads, plan.domain), strict=True)
         ],
         "longest_call": longest_call(plan),
-        "tiles": asdict(found) | {"waste": round(found.waste, 4)},
-        "cost": _cost(cost(plan), sizes, found.touched * found.rows * found.columns),
+        "pieces": _pieces(plan.pieces, choice, heads),
+        "tiles": _tiles(choice.taken),
+        "cost": _cost(cost(plan, choice.in_pieces), sizes, choice),
         "saved": {
             "row_numbers": list(plan.saved),
             "out": plan.reads_delta,
@@ -133,9 +136,102 @@ def _segment(segment: Segment, what: str) -> dict[str, Any]:
     }
 
 
-def _cost(found: Cost, sizes: Mapping[str, int], visited: int) -> dict[str, Any]:
-    pairs = [None if each is None else formula(each) for _, each in found.pairs]
+class _Choice:
+    """What a call may do, and what it does: the pattern as a whole, its pieces, or every pair."""
+
+    def __init__(self, plan: Plan, call: Call) -> None:
+        pieces = plan.pieces
+        self.call = call
+        self.refusal = next((each.reason for each in plan.refusals if each.law == "split-union"), "")
+        self.least = 0 if pieces is None else pieces.least
+        self.by_piece = () if pieces is None else tuple(density_of_piece(each, call) for each in pieces.pieces)
+        self.pieces = together((each, 1) for each in self.by_piece) if self.by_piece else None
+        self.whole = density(plan.domain, call, self.pieces.pairs if self.pieces else None)
+        self.in_pieces = self.pieces is not None and call.m >= self.least
+
+    @property
+    def taken(self) -> Density:
+        """The counts of what runs."""
+        return self.pieces if self.in_pieces and self.pieces else self.whole
+
+    def candidates(self) -> list[tuple[str, bool, Density]]:
+        """Each with a name, and whether it is what runs."""
+        rows, columns = self.call.tile
+        row_tiles = self.call.heads * -(-self.call.n // rows)
+        tiles = row_tiles * -(-self.call.m // columns)
+        every = Density(rows, columns, tiles, 0, tiles, self.whole.pairs, row_tiles, self.whole.exact)
+        found = [("whole", not self.in_pieces, self.whole), ("dense", False, every)]
+        return found if self.pieces is None else [("pieces", self.in_pieces, self.pieces), *found]
+
+    def sentence(self) -> str:
+        """What the pattern runs as at these lengths, and why."""
+        n, m = self.call.n, self.call.m
+        if self.pieces is None:
+            return f"at n = {n}, m = {m} the pattern runs as a whole: {self.refusal}"
+        scores = f"{self.pieces.waste:.2f} scores for each related pair in {self.pieces.row_tiles:,} tiles of rows"
+        others = f"{self.whole.waste:.2f} in {self.whole.row_tiles:,}"
+        if self.in_pieces:
+            return f"at n = {n}, m = {m} the pattern runs in pieces: {scores}; as a whole {others}"
+        reason = f"pieces pay from {self.least:,} keys on"
+        return f"at n = {n}, m = {m} the pattern runs as a whole: {reason} (here {scores}; as a whole {others})"
+
+
+def _tiles(found: Density) -> dict[str, Any]:
+    return asdict(found) | {"waste": round(found.waste, 4)}
+
+
+def _pieces(pieces: Pieces | None, choice: _Choice, heads: int) -> dict[str, Any] | None:
+    """The pieces in the order in which they run, or None."""
+    if pieces is None:
+        return None
     return {
+        "least_keys": pieces.least,
+        "run": choice.in_pieces,
+        "chained": pieces.chained,
+        "pieces": [
+            {"parts": [_part(part, heads) for part in piece.parts], "tiles": _tiles(found)}
+            for piece, found in zip(pieces.pieces, choice.by_piece, strict=True)
+        ],
+    }
+
+
+def _part(part: Part, heads: int) -> dict[str, Any]:
+    layout = part.layout
+    return {
+        "condition": text(part.one.condition),
+        "is_every_head": part.one.condition == TRUE,
+        "heads": list(heads_where(part.one.condition, heads)),
+        "pattern": text(part.pattern),
+        "layout": {
+            "text": layout_text(layout),
+            "plain": layout.is_plain,
+            "classes": layout.classes,
+            "rows": asdict(layout.rows),
+            "keys": asdict(layout.keys),
+        },
+        "by_coordinates": by_coordinates(part),
+        "by_row": [_segment(each, "keys") for each in part.one.by_row],
+        "by_column": [_segment(each, "rows") for each in part.one.by_column],
+    }
+
+
+def _cost(found: Cost, sizes: Mapping[str, int], choice: _Choice) -> dict[str, Any]:
+    pairs = [None if each is None else formula(each) for _, each in found.pairs]
+    visited = choice.taken.scores
+    return {
+        "choice": choice.sentence(),
+        "candidates": [
+            {
+                "name": name,
+                "runs": runs,
+                "scores": each.scores,
+                "waste": round(each.waste, 4),
+                "row_tiles": each.row_tiles,
+                "forward_flops": each.scores * value(found.forward.flops_per_pair, sizes),
+                "backward_flops": each.scores * value(found.backward.flops_per_pair, sizes),
+            }
+            for name, runs, each in choice.candidates()
+        ],
         "visited_pairs": {"formulas": pairs, "value": visited},
         "forward": _pass(found, found.forward, sizes, visited),
         "backward": _pass(found, found.backward, sizes, visited),

@@ -17,8 +17,8 @@ from attncc.cli.inputs import define_option, one_source, stdin_option
 from attncc.cli.render import Screen, table
 
 if TYPE_CHECKING:
-    from attncc.plan.density import Density
-    from attncc.plan.mask import Call, Look
+    from attncc.plan.density import Call, Density
+    from attncc.plan.mask import Look
     from attncc.plan.ranges import Domain
     from attncc.spec.model import Spec
 
@@ -88,8 +88,9 @@ def show(
     """The command's body; its help is made above."""
     source = one_source("show", file, stdin_filename)
 
+    from attncc.plan.density import Call
     from attncc.plan.domain import analyse
-    from attncc.plan.mask import Call, looks, usual_tile
+    from attncc.plan.mask import looks, usual_tile
     from attncc.spec.model import Align
     from attncc.spec.resolve import load
 

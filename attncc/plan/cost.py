@@ -62,11 +62,9 @@ class Cost:
         return sympy.factor_terms(HEADS * per_pair * self.pairs[0][1])
 
 
-def cost(plan: Plan) -> Cost:
-    """The cost of a plan's kernels; b is the bytes of an element."""
-    lengths = {"n": N, "m": M, "h": HEAD, "H": HEADS}
-    starts_at_zero = plan.spec.align is Align.START
-    pairs = tuple((each, visited_pairs(each, starts_at_zero, lengths)) for each in plan.domain.classes)
+def cost(plan: Plan, in_pieces: bool = False) -> Cost:
+    """The cost of a plan's kernels, for the whole pattern or its pieces; b is the bytes of an element."""
+    pairs = tuple((each, _visited(plan, each, in_pieces)) for each in plan.domain.classes)
     count = _Counter(plan)
     backward = _backward_kernels(plan.gpu.backward)
     width = count.widths["e"]
@@ -80,6 +78,17 @@ def cost(plan: Plan) -> Cost:
         count.one_pass(backward, delta),
         kept + sum(map(count.derived, plan.core.derived)),
     )
+
+
+def _visited(plan: Plan, one: HeadClass, in_pieces: bool) -> Formula | None:
+    """The pairs that a head of a class visits."""
+    lengths = {"n": N, "m": M, "h": HEAD, "H": HEADS}
+    starts_at_zero = plan.spec.align is Align.START
+    if not in_pieces or plan.pieces is None:
+        return visited_pairs(one, starts_at_zero, lengths)
+    parts = [visited_pairs(each.one, starts_at_zero, lengths, each.layout) for each in plan.pieces.parts_of(one)]
+    known = [each for each in parts if each is not None]
+    return sum(known, sympy.Integer(0)) if len(known) == len(parts) else None
 
 
 def _backward_kernels(backward: Graph) -> list[Graph]:

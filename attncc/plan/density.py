@@ -1,19 +1,36 @@
-"""How dense a plan's tiles are at given lengths: tiles visited, and the pairs in them that are related."""
+"""How dense a plan's tiles are at given lengths: tiles visited, and the pairs in them that are related.
+
+Pieces of a pattern are counted in the coordinates of their layouts, class of rows by class of rows: what a tile has
+beside the rows and keys of its class counts as waste.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from attncc.plan.counting import related_pairs, tile_counts, tile_ranges
+from attncc.plan.counting import Tiles, related_pairs, tile_ranges
 from attncc.plan.evaluate import evaluate
+from attncc.plan.layout import PLAIN
+from attncc.plan.pieces import Part, Piece
 from attncc.plan.ranges import Domain, HeadClass
-from attncc.spec.expr import Name, names_in
+from attncc.spec.expr import Expr, Name, names_in
 
-_MOST_PAIRS = 1 << 27  # pairs of all heads that are looked at one by one
-_SAMPLES = 32  # tiles of rows that stand for all of them where there are more pairs
+_MOST_TILES = 1 << 14  # tiles of rows that are looked at one by one
+_MOST_PAIRS = 1 << 26  # pairs in tiles with a mask that are
+_SAMPLES = 32  # tiles of rows, or classes, that stand for all of them where there are more
 _LANES = 4  # rows that stand for all of a tile
-_SHORT = 1 << 15  # keys that are few enough for every row to be looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The lengths of a call, where its first query stands, and how its kernels are tiled."""
+
+    n: int
+    m: int
+    heads: int
+    start: int
+    tile: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,70 +43,180 @@ class Density:
     full: int
     partial: int
     pairs: int
+    row_tiles: int  # tiles of rows that visit any
     exact: bool
+
+    @property
+    def scores(self) -> int:
+        """Scores computed, lanes without a row or a key included."""
+        return self.touched * self.rows * self.columns
 
     @property
     def waste(self) -> float:
         """Scores computed for each related pair; 1 is perfect."""
-        return self.touched * self.rows * self.columns / self.pairs if self.pairs else 0.0
+        return self.scores / self.pairs if self.pairs else 0.0
 
 
-def density(
-    domain: Domain, n: int, m: int, heads: int, starts_at_zero: bool, rows: int = 128, columns: int = 64
-) -> Density:
-    """The density of a call with n rows and m keys, whose positions follow the spec's alignment.
+def together(counts: Iterable[tuple[Density, int]]) -> Density:
+    """The sum of at least one count, each so many times, with tiles of one size."""
+    found = list(counts)
+    names = ("touched", "full", "partial", "pairs", "row_tiles")
+    sums = {name: sum(times * getattr(each, name) for each, times in found) for name in names}
+    first, _ = found[0]
+    return Density(first.rows, first.columns, **sums, exact=all(each.exact for each, _ in found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """The rows of one class, tile after tile, against the keys of the class: both by coordinates."""
+
+    one: HeadClass
+    rows: range
+    keys: range
+    values: Mapping[Name, int]
+
+    def tiles(self, block: int) -> int:
+        return -(-len(self.rows) // block)
+
+    def tile(self, at: int, block: int) -> range:
+        return self.rows[at * block : (at + 1) * block]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The sweeps of a head, one for each class of rows, and how many heads are alike."""
+
+    sweeps: tuple[_Sweep, ...]
+    times: int
+
+
+def density(domain: Domain, call: Call, pairs: int | None = None) -> Density:
+    """The density of a call that takes the pattern as a whole; `pairs` are those related, where they are known.
 
     Raises:
         IndexError: when a list of the pattern has no entry for some head.
     """
-    start = 0 if starts_at_zero else m - n
-    tiles = -(-n // rows)
-    if n * m * heads <= _MOST_PAIRS or (tiles <= _SAMPLES and m <= _SHORT):
-        found = tile_counts(domain, n, m, heads, rows, columns, q_start=start)
-        return Density(rows, columns, found.touched, found.full, found.partial, found.pairs, exact=True)
-    touched = full = pairs = 0.0
-    samples = _samples(tiles)
-    for one, own in zip(domain.classes, members(heads, domain), strict=True):
-        alike = Name.HEAD not in names_in(one.pattern)
+    parts = [Part(PLAIN, each, each.pattern) for each in domain.classes]
+    return _measured(list(_groups(parts, call)), call.tile, pairs)
+
+
+def density_of_piece(piece: Piece, call: Call) -> Density:
+    """The density of one piece, in its layout.
+
+    Raises:
+        IndexError: as `density`.
+    """
+    return _measured(list(_groups(piece.parts, call)), call.tile)
+
+
+def _groups(parts: Iterable[Part], call: Call) -> Iterator[_Group]:
+    for part in parts:
+        own = heads_where(part.one.condition, call.heads)
+        alike = Name.HEAD not in names_in(part.one.pattern)
         for head in own[:1] if alike else own:
-            values = {Name.HEAD: head, Name.HEADS: heads, Name.QUERIES: n, Name.KEYS: m}
-            for at, weight in samples.items():
-                lanes = range(start + at * rows, start + min((at + 1) * rows, n))
-                factor = weight * (len(own) if alike else 1)
-                each = _tile(one, lanes, m, columns, values)
-                touched, full, pairs = touched + factor * each[0], full + factor * each[1], pairs + factor * each[2]
-    return Density(rows, columns, round(touched), round(full), round(touched) - round(full), round(pairs), exact=False)
+            yield _Group(tuple(_sweeps(part, call, head)), len(own) if alike else 1)
 
 
-def _samples(tiles: int) -> dict[int, float]:
-    """Tiles of rows, and how many each stands for: the first and the last for themselves, others for equal runs."""
-    inner = tiles - 2
-    count = min(inner, _SAMPLES)
-    weights = {0: 1.0, tiles - 1: 1.0} if tiles else {}
-    return weights | {1 + (2 * at + 1) * inner // (2 * count): inner / count for at in range(count)}
+def _sweeps(part: Part, call: Call, head: int) -> Iterator[_Sweep]:
+    rows, keys = part.layout.rows, part.layout.keys
+    values = {Name.HEAD: head, Name.HEADS: call.heads, Name.QUERIES: call.n, Name.KEYS: call.m}
+    for residue in range(part.layout.classes):
+        first, stop = (rows.below(at, residue) for at in (call.start, call.start + call.n))
+        low, high = (keys.below(at, residue) for at in (0, call.m))
+        yield _Sweep(part.one, range(first, stop), range(low, high), {**values, Name.RESIDUE: residue})
 
 
-def _tile(one: HeadClass, lanes: range, m: int, columns: int, values: Mapping[Name, int]) -> tuple[int, int, float]:
-    """Tiles that one tile of rows visits, those of them without a mask, and related pairs by a few of its rows."""
-    touched = full = 0
+def _measured(groups: list[_Group], block: tuple[int, int], known_pairs: int | None = None) -> Density:
+    """Exact counts where there is not too much to look at, else those of a sample."""
+    rows = block[0]
+    tiles = sum(each.tiles(rows) for group in groups for each in group.sweeps)
+    if tiles <= _MOST_TILES:
+        every = [(each, at, float(group.times)) for group in groups for each, at in _every_tile(group, rows)]
+        masked = sum(_masked(_ranges(each, at, block)) for each, at, _ in every) * rows * block[1]
+        if known_pairs is not None or masked <= _MOST_PAIRS:
+            return _summed(every, block, None, known_pairs)
+    sampled = [each for group in groups for each in _sampled(group, rows)]
+    return _summed(sampled, block, _LANES, known_pairs)
+
+
+def _every_tile(group: _Group, rows: int) -> Iterator[tuple[_Sweep, int]]:
+    return ((each, at) for each in group.sweeps for at in range(each.tiles(rows)))
+
+
+def _sampled(group: _Group, rows: int) -> Iterator[tuple[_Sweep, int, float]]:
+    """Some tiles of rows of some classes, and how many each stands for."""
+    for which, weight in _samples(len(group.sweeps)).items():
+        sweep = group.sweeps[which]
+        for at, share in _samples(sweep.tiles(rows)).items():
+            yield sweep, at, group.times * weight * share
+
+
+def _samples(count: int) -> dict[int, float]:
+    """Some of so many, and how many each stands for: the first and the last for themselves, others for equal runs."""
+    inner = count - 2
+    shown = max(0, min(inner, _SAMPLES))
+    weights = {0: 1.0, count - 1: 1.0} if count else {}
+    return weights | {1 + (2 * at + 1) * inner // (2 * shown): inner / shown for at in range(shown)}
+
+
+def _summed(
+    tiles: list[tuple[_Sweep, int, float]], block: tuple[int, int], lanes: int | None, known_pairs: int | None
+) -> Density:
+    """The counts of tiles of rows, each so many times; pairs by at most so many rows of each."""
+    touched = full = pairs = visiting = 0.0
+    for sweep, at, weight in tiles:
+        ranges = _ranges(sweep, at, block)
+        own = sum(end - start for start, end, _, _ in ranges)
+        touched += weight * own
+        full += weight * sum(end - start for _, _, start, end in ranges)
+        visiting += weight * (own > 0)
+        if known_pairs is None:
+            pairs += weight * _pairs(sweep, sweep.tile(at, block[0]), ranges, block[1], lanes)
+    counts = (round(touched), round(full), round(touched) - round(full))
+    return Density(
+        *block, *counts, round(pairs) if known_pairs is None else known_pairs, round(visiting), lanes is None
+    )
+
+
+def _ranges(sweep: _Sweep, at: int, block: tuple[int, int]) -> list[Tiles]:
+    tile = sweep.tile(at, block[0])
+    keys = sweep.keys
+    return tile_ranges(sweep.one.by_row, tile[0], tile[-1], keys.start, keys.stop, block[1], sweep.values)
+
+
+def _masked(ranges: list[Tiles]) -> int:
+    return sum(end - start - (full_end - full_start) for start, end, full_start, full_end in ranges)
+
+
+def _pairs(sweep: _Sweep, tile: range, ranges: list[Tiles], columns: int, lanes: int | None) -> float:
+    """The related pairs of a tile of rows, scaled up from a few rows where only these are looked at."""
+    step = 1 if lanes is None else max(1, len(tile) // lanes)
+    some = tile[step // 2 :: step]
     pairs = 0.0
-    some = lanes[:: max(1, len(lanes) // _LANES)]
-    for start, end, full_start, full_end in tile_ranges(one.by_row, lanes[0], lanes[-1], 0, m, columns, values):
-        touched, full = touched + end - start, full + full_end - full_start
-        pairs += (full_end - full_start) * columns * len(lanes)
+    for start, end, full_start, full_end in ranges:
+        pairs += (full_end - full_start) * columns * len(tile)
         for masked in (range(start, full_start), range(full_end, end)):
-            keys = range(m)[masked.start * columns : masked.stop * columns]
-            found = sum(related_pairs(one.pattern, range(lane, lane + 1), keys, values) for lane in some)
-            pairs += found * len(lanes) / len(some)
-    return touched, full, pairs
+            keys = sweep.keys[masked.start * columns : masked.stop * columns]
+            if keys:
+                found = _related(sweep.one.pattern, some, keys, sweep.values)
+                pairs += found * len(tile) / len(some)
+    return pairs
+
+
+def _related(pattern: Expr, rows: range, keys: range, values: Mapping[Name, int]) -> int:
+    if rows.step == 1:
+        return related_pairs(pattern, rows, keys, values)
+    return sum(related_pairs(pattern, range(row, row + 1), keys, values) for row in rows)
+
+
+def heads_where(condition: Expr, heads: int) -> tuple[int, ...]:
+    """The heads that fulfil a condition, of so many."""
+    return tuple(head for head in range(heads) if evaluate(condition, {Name.HEAD: head, Name.HEADS: heads}))
 
 
 def members(heads: int, domain: Domain) -> list[tuple[int, ...]]:
     """The heads of each class, of so many."""
-    return [
-        tuple(head for head in range(heads) if evaluate(each.condition, {Name.HEAD: head, Name.HEADS: heads}))
-        for each in domain.classes
-    ]
+    return [heads_where(each.condition, heads) for each in domain.classes]
 
 
 def covered(domain: Domain, heads: int) -> int:

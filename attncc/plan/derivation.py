@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from attncc.graph.core import Core
 from attncc.graph.ir import Graph, describe
 from attncc.graph.ops import Axis, Op
-from attncc.plan.describe import heads_text, interval_text, is_restricted
+from attncc.plan.describe import by_coordinates, coordinates_text, heads_text, interval_text, is_restricted
+from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import Domain, HeadClass
 from attncc.rewrite.engine import Refusal, Step
 from attncc.spec.expr import Expr
@@ -14,6 +17,11 @@ from attncc.spec.text import text
 ONCE_A_TOKEN = "what one token or one distance determines alone is computed once for it, not once for each pair."
 SPLIT_HEADS = "a pattern that is decided by the head alone is one constant pattern for each class of heads."
 RESTRICT_RANGE = "a sum over all keys is the sum over those that some row of the tile is related to: the rest adds 0."
+SPLIT_UNION = (
+    "P = A | B is A, and B without A; each has its own layout, and the sums of a row go on from one to the next."
+)
+RESIDUE_LAYOUT = "where rows of one class of positions see only keys of one class, each class is taken by itself."
+COMPACT_KEYS = "where all related keys lie on strips, these are taken as if they lay side by side."
 DROP_MASK = "where every row of the tile is related to every key, `related` is true and no mask is needed."
 ONE_SWEEP = "sums over the same keys are taken in one pass; when the running peak rises, they are rescaled."
 ONE_SWEEP_WITHOUT_PEAK = "sums over the same keys are taken in one pass."
@@ -34,13 +42,60 @@ def token_refusals(core: Core) -> tuple[Refusal, ...]:
     return () if core.derived else (Refusal("once-a-token", ONCE_A_TOKEN, reason),)
 
 
-def domain_steps(domain: Domain, pattern: Expr, graph: Graph) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
-    """The steps that hold of a pattern's domain and of the rewritten forward graph, and why others do not."""
-    found = (_split_heads(domain, pattern), _restrict_range(domain), _drop_mask(domain), _one_sweep(graph))
+def domain_steps(
+    domain: Domain, pieces: Pieces | None, reason: str, pattern: Expr, graph: Graph
+) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
+    """The steps that hold of a pattern's domain and of the rewritten forward graph, and why others do not.
+
+    `reason` says why there are no pieces, where there are none.
+    """
+    found = (
+        _split_heads(domain, pattern),
+        *_into_pieces(domain, pieces, reason),
+        _restrict_range(domain),
+        _drop_mask(domain),
+        _one_sweep(graph),
+    )
     return (
         tuple(step for step in found if isinstance(step, Step)),
         tuple(refusal for refusal in found if isinstance(refusal, Refusal)),
     )
+
+
+def _into_pieces(domain: Domain, pieces: Pieces | None, reason: str) -> Iterator[Step | Refusal]:
+    """How the pattern came apart, and which layouts its pieces have."""
+    if pieces is None:
+        laws = (("split-union", SPLIT_UNION), ("residue-layout", RESIDUE_LAYOUT), ("compact-keys", COMPACT_KEYS))
+        yield from (Refusal(name, statement, reason) for name, statement in laws)
+        return
+    yield _split_union(domain, pieces)
+    parts = [part for one in domain.classes for part in pieces.parts_of(one)]
+    turned = [part for part in parts if part.layout.rows.turn]
+    reason = "no piece has a layout in which rows of one class see keys of one class"
+    yield _in_layouts(domain, turned, "residue-layout", RESIDUE_LAYOUT, reason)
+    compact = [part for part in parts if not part.layout.rows.turn and not part.layout.is_plain]
+    reason = "no piece has keys on strips that stand still"
+    yield _in_layouts(domain, compact, "compact-keys", COMPACT_KEYS, reason)
+
+
+def _split_union(domain: Domain, pieces: Pieces) -> Step | Refusal:
+    apart = [(one, parts) for one in domain.classes if len(parts := pieces.parts_of(one)) > 1]
+    if not apart:
+        return Refusal("split-union", SPLIT_UNION, "all pairs of a head run in one layout")
+    before = tuple(f"{_prefix(domain, one)}related = {text(one.pattern)}" for one, _ in apart)
+    after = tuple(f"{_prefix(domain, one)}related = {text(part.pattern)}" for one, parts in apart for part in parts)
+    return Step("split-union", SPLIT_UNION, before, after)
+
+
+def _in_layouts(domain: Domain, parts: list[Part], law: str, statement: str, reason: str) -> Step | Refusal:
+    if not parts:
+        return Refusal(law, statement, reason)
+    before = tuple(f"{_prefix(domain, part.one)}related = {text(part.pattern)}" for part in parts)
+    after = tuple(
+        f"{_prefix(domain, part.one)}related = {by_coordinates(part)}, where {coordinates_text(part.layout)}"
+        for part in parts
+    )
+    return Step(law, statement, before, after)
 
 
 def _split_heads(domain: Domain, pattern: Expr) -> Step | Refusal:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Op
 from attncc.graph.widths import sizes_of
+from attncc.plan.layout import Layout, Strips, position
 from attncc.plan.model import Plan
+from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
-from attncc.spec.expr import TRUE, Binary, BinaryOp, Call, Const, Name, Symbol
+from attncc.spec.expr import TRUE, Binary, BinaryOp, Call, Const, Expr, Local, Name, Symbol, substitute
 from attncc.spec.text import text
 
 
@@ -42,19 +45,75 @@ def _sees_all(segments: tuple[Segment, ...]) -> bool:
     return any(is_everything(each.touched) for each in segments)
 
 
+def layout_text(layout: Layout) -> str:
+    """Which positions a piece takes: `128 classes: i = 128 * x + r, j = 128 * y + r for r = 0 … 127`."""
+    if layout.is_plain:
+        return "positions as they stand"
+    if layout.rows.turn:
+        return f"{layout.classes} classes: {coordinates_text(layout)} for r = 0 … {layout.classes - 1}"
+    sides = ((layout.rows, "rows"), (layout.keys, "keys"))
+    strips = [f"{what} on {_strips_text(each)}" for each, what in sides if not each.is_everything]
+    return f"{' and '.join(strips)}: {coordinates_text(layout)}"
+
+
+def _strips_text(strips: Strips) -> str:
+    return f"strips of {strips.width}, one every {strips.period}"
+
+
+def coordinates_text(layout: Layout) -> str:
+    """What positions are by coordinates: `j = 128 * (y // 8) + y % 8 + 120`."""
+    sides = ((layout.rows, Name.I), (layout.keys, Name.J))
+    return ", ".join(
+        f"{name.value} = {_by_coordinates(position(each, name, layout))}"
+        for each, name in sides
+        if not each.is_everything
+    )
+
+
+def by_coordinates(part: Part) -> str:
+    """The pattern of a part by coordinates: x for rows and y for keys, where these are not positions."""
+    layout = part.layout
+    plain = [name for each, name in ((layout.rows, Name.I), (layout.keys, Name.J)) if each.is_everything]
+    return _by_coordinates(part.one.pattern, *plain)
+
+
+def _by_coordinates(expr: Expr, *positions: Name) -> str:
+    letters = {Name.I: "x", Name.J: "y", Name.RESIDUE: "r"}
+    named: dict[Expr, Expr] = {Symbol(name): Local(own) for name, own in letters.items() if name not in positions}
+    return text(substitute(expr, named))
+
+
 def heads_text(one: HeadClass) -> str:
     """Which heads a class holds."""
     return "every head" if one.condition == TRUE else f"heads where {text(one.condition)}"
 
 
-def plan_sentence(domain: Domain, most: int = 2) -> str:
-    """What a tile of rows does, for at most so many classes of heads."""
-    shown = domain.classes[:most]
-    parts = [_class_sentence(each, len(domain.classes) > 1) for each in shown]
-    left = len(domain.classes) - len(shown)
-    if left:
+def plan_sentence(domain: Domain, pieces: Pieces | None = None, most: int = 2) -> str:
+    """What a tile of rows does, for at most so many classes of heads, and in which pieces long calls take it."""
+    whole = _classes_sentence(domain.classes, most)
+    return whole if pieces is None else f"{whole} {_pieces_sentence(pieces, most)}"
+
+
+def _classes_sentence(classes: Sequence[HeadClass], most: int) -> str:
+    parts = [_class_sentence(each, len(classes) > 1) for each in classes[:most]]
+    left = len(classes) - most
+    if left > 0:
         parts.append(f"and {left} more {'class' if left == 1 else 'classes'} of heads")
     return "; ".join(parts) + "."
+
+
+def _pieces_sentence(pieces: Pieces, most: int) -> str:
+    count = len(pieces.pieces)
+    start = f"Calls with {pieces.least} keys or more run in {count} {'piece' if count == 1 else 'pieces'}"
+    parts = [part for piece in pieces.pieces for part in piece.parts]
+    shown = [f"({at}) {_part_sentence(each)}" for at, each in enumerate(parts[: most + 1], 1)]
+    return f"{start}: {'; '.join(shown)}{'; …' if len(parts) > most + 1 else ''}."
+
+
+def _part_sentence(part: Part) -> str:
+    named = "" if part.one.condition == TRUE else f"{heads_text(part.one)}: "
+    visited = ", then ".join(interval_text(each.touched) for each in part.one.by_row)
+    return f"{named}{text(part.pattern)}, {layout_text(part.layout)}, visits {visited}"
 
 
 def _class_sentence(one: HeadClass, named: bool) -> str:

@@ -7,10 +7,12 @@ stick out of the keys do not count. Where a bound has no such form there is no f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sympy  # noqa: TID251  as in `cost`
 
+from attncc.plan.layout import PLAIN, Layout
 from attncc.plan.ranges import HeadClass, Interval
 from attncc.spec.expr import TRUE, And, Binary, BinaryOp, Call, Compare, CompareOp, Const, Expr, Name, Negate, Symbol
 
@@ -18,27 +20,49 @@ I = sympy.Symbol("i", integer=True)  # noqa: E741
 _POSITIONS = frozenset({Name.FIRST, Name.LAST, Name.I, Name.J})
 
 
-def visited_pairs(one: HeadClass, starts_at_zero: bool, lengths: Mapping[str, Any]) -> Any | None:
+def visited_pairs(
+    one: HeadClass, starts_at_zero: bool, lengths: Mapping[str, Any], layout: Layout = PLAIN
+) -> Any | None:
     """The pairs that one head of a class visits, leading terms; None where some bound has no closed form.
 
     Args:
         starts_at_zero: rows stand at 0 … n - 1 instead of m - n … m - 1.
         lengths: sympy symbols by the names n, m, h and H.
+        layout: what the coordinates of the class are.
     """
+    n, m = lengths["n"], lengths["m"]
+    of_rows, of_keys = (sympy.Rational(each.width, each.period) for each in (layout.rows, layout.keys))
+    swept = _Swept(n * of_rows, m * of_rows, m * of_keys, of_keys / of_rows, starts_at_zero, lengths)
     total = sympy.Integer(0)
     for segment in one.by_row:
-        found = _segment_pairs(segment.touched, starts_at_zero, lengths)
+        found = _segment_pairs(segment.touched, swept)
         if found is None:
             return None
         total += found
-    limit = lengths["n"] * lengths["m"]  # segments that all reach everywhere overlap
-    return limit if total.coeff(limit, 1) == 1 and one.facts.full else total
+    limit = swept.rows * swept.keys  # segments that all reach everywhere overlap
+    whole = total.coeff(n * m, 1) == of_rows * of_keys and one.facts.full
+    return sympy.expand(layout.classes * (limit if whole else total))
 
 
-def _segment_pairs(touched: Interval, starts_at_zero: bool, lengths: Mapping[str, Any]) -> Any | None:
-    n, m = lengths["n"], lengths["m"]
+@dataclass(frozen=True)
+class _Swept:
+    """What the rows of a class meet, in coordinates: how many rows and keys there are, where the rows end.
+
+    A row whose coordinate grows by 1 stands `pace` keys further on.
+    """
+
+    rows: Any
+    end: Any
+    keys: Any
+    pace: Any
+    starts_at_zero: bool
+    lengths: Mapping[str, Any]
+
+
+def _segment_pairs(touched: Interval, swept: _Swept) -> Any | None:
+    n, lengths = swept.rows, swept.lengths
     low = sympy.Integer(0) if touched.low is None else _linear(touched.low, lengths)
-    high = m - 1 if touched.high is None else _linear(touched.high, lengths)
+    high = swept.keys - 1 if touched.high is None else _linear(touched.high, lengths)
     rows = _rows_where(touched.when, lengths)
     if low is None or high is None or rows is None:
         return None
@@ -47,8 +71,8 @@ def _segment_pairs(touched: Interval, starts_at_zero: bool, lengths: Mapping[str
     if rows != "all":
         return None if slope != 0 else rows * width
     level = width - slope * I
-    positions = n**2 / 2 if starts_at_zero else n * m - n**2 / 2  # the sum of the rows' positions
-    if slope not in (-1, 0, 1):
+    positions = n**2 / 2 if swept.starts_at_zero else n * swept.end - n**2 / 2  # the sum of the rows' coordinates
+    if slope not in (-swept.pace, 0, swept.pace):
         return None
     return sympy.expand(_leading(slope * positions + level * n, slope, level, n))
 

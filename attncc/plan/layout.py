@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from attncc.plan.linear import Linear, number, quotient, remainder, substitute_names, variable
 from attncc.plan.literals import All, Any, Literal, Tree, all_of, any_of, literal
+from attncc.plan.terms import term_expr
 from attncc.spec.expr import Binary, BinaryOp, Const, Expr, Name, Symbol, substitute
 
 
@@ -96,6 +97,11 @@ def in_coordinates(tree: Tree, layout: Layout) -> Tree:
             return all_of(in_coordinates(part, layout) for part in parts)
         case Any(parts=parts):
             return any_of(in_coordinates(part, layout) for part in parts)
+
+
+def position(strips: Strips, coordinate: Name, layout: Layout) -> Expr:
+    """The position at a coordinate, as an expression."""
+    return with_plain_residue(term_expr(strips.form(coordinate)), layout)
 
 
 def with_plain_residue(expr: Expr, layout: Layout) -> Expr:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from attncc.plan.counting import tile_ranges
-from attncc.plan.density import Density, members
+from attncc.plan.density import Call, Density, members, together
 from attncc.plan.evaluate import PAIRS_AT_ONCE, on_arrays
 from attncc.plan.ranges import Domain, HeadClass
 from attncc.spec.expr import Name, names_in
@@ -47,19 +47,10 @@ class Look:
     @property
     def density(self) -> Density:
         """The counts of one of the heads."""
-        touched, full = int((self.states != State.EMPTY).sum()), int((self.states == State.FULL).sum())
-        return Density(*self.tile, touched, full, touched - full, int(self.related.sum()), exact=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """The lengths of a call, where its first query stands, and how its kernels are tiled."""
-
-    n: int
-    m: int
-    heads: int
-    start: int
-    tile: tuple[int, int]
+        visited = self.states != State.EMPTY
+        touched, full = int(visited.sum()), int((self.states == State.FULL).sum())
+        pairs, row_tiles = int(self.related.sum()), int(visited.any(axis=1).sum())
+        return Density(*self.tile, touched, full, touched - full, pairs, row_tiles, exact=True)
 
 
 def looks(domain: Domain, call: Call, shown: Iterable[int], *, apart: bool) -> list[Look]:
@@ -122,13 +113,7 @@ def _states(one: HeadClass, rows: range, keys: range, tile: tuple[int, int], val
 
 def total(found: Iterable[Look]) -> Density:
     """The counts over every head of some looks."""
-    counts = [(len(look.heads), look.density, look.tile) for look in found]
-    rows, columns = counts[0][2]
-    touched, full, partial, pairs = (
-        sum(times * getattr(each, name) for times, each, _ in counts)
-        for name in ("touched", "full", "partial", "pairs")
-    )
-    return Density(rows, columns, touched, full, partial, pairs, exact=True)
+    return together((look.density, len(look.heads)) for look in found)
 
 
 def usual_tile(n: int, m: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from attncc.plan.literals import Literal, Tree, all_of, any_of
 from attncc.plan.pieces import Area, Part, Piece, Pieces, area
 from attncc.plan.predicates import outer_tree
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
-from attncc.plan.split import lean, legal_layouts, products_of, tidy, without
+from attncc.plan.split import has_remainders, lean, legal_layouts, products_of, tidy, without
 from attncc.plan.written import tree_expr
 from attncc.spec.expr import Expr, Name, names_in
 
@@ -42,6 +42,8 @@ class _Group:
 
 def pieces_of(domain: Domain, core: Core, forward: Graph) -> tuple[Pieces | None, str]:
     """The pieces of a pattern, or None where it is best taken as a whole, and why."""
+    if not any(has_remainders(outer_tree(each.pattern)[0]) for each in domain.classes):
+        return None, "no remainder of positions decides pairs: related keys lie side by side as they stand"
     if len([node for node in forward if node.op is Op.PEAK]) > 1 or _counts_first(forward):
         return None, "weights read a sum over the row, which has to be known before any piece runs"
     found = partition(domain)
@@ -99,11 +101,12 @@ class _Splitter:
     def __init__(self, one: HeadClass, budget: int = BUDGET) -> None:
         self._one = one
         self._budget = budget
+        self._found: dict[tuple[Layout, Tree], Part] = {}
         self._values = {Name.HEAD: 0, Name.HEADS: 8, Name.QUERIES: _REFERENCE, Name.KEYS: _REFERENCE}
 
     def parts(self) -> list[Part]:
         """The parts, the one in the layout of positions first; that alone where no other is worth having."""
-        whole = Part(PLAIN, self._one)
+        whole = Part(PLAIN, self._one, self._one.pattern)
         tree, is_whole = outer_tree(self._one.pattern)
         prover = prover_of(self._budget, names_in(self._one.pattern) & _LENGTHS)
         if not is_whole or prover is None or self._one.facts.empty:
@@ -165,14 +168,19 @@ class _Splitter:
         return _Group(layout, products, self._area(part))
 
     def _part(self, layout: Layout, tree: Tree) -> Part:
-        """What the heads do for a tree over positions, in a layout."""
+        """What the heads do for a tree over positions, in a layout; most are asked for several times."""
+        if (layout, tree) not in self._found:
+            self._found[layout, tree] = self._analysed(layout, tree)
+        return self._found[layout, tree]
+
+    def _analysed(self, layout: Layout, tree: Tree) -> Part:
         own = tidy(in_coordinates(tree, layout))
         prover = prover_of(self._budget, names_in(self._one.pattern) & _LENGTHS | {Name.RESIDUE})
         if prover is not None:
             prover.start(0.2)
             own = lean(own, prover)
         one = analyse_tree(self._one.condition, tree_expr(own), own, self._budget)
-        return Part(layout, _with_plain_residue(one, layout))
+        return Part(layout, _with_plain_residue(one, layout), tree_expr(tree))
 
     def _area(self, part: Part) -> Area:
         return area(part, _REFERENCE, _REFERENCE, self._values)
@@ -217,7 +225,7 @@ def _cost(pieces: tuple[Piece, ...], length: int) -> float:
 
 
 def _cost_of_whole(domain: Domain, length: int) -> float:
-    return sum(_area_at(Part(PLAIN, each), length).cost for each in domain.classes)
+    return sum(_area_at(Part(PLAIN, each, each.pattern), length).cost for each in domain.classes)
 
 
 def _area_at(part: Part, length: int) -> Area:

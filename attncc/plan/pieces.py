@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from attncc.plan.counting import tile_ranges
 from attncc.plan.layout import Layout
 from attncc.plan.ranges import HeadClass
-from attncc.spec.expr import Name
+from attncc.spec.expr import Expr, Name
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the heads of one class do in a piece: `one` has their pattern and ranges in coordinates of the layout."""
+    """What the heads of one class do in a piece: `one` has their pattern and ranges in coordinates of the layout.
+
+    `pattern` says which pairs these are, by positions.
+    """
 
     layout: Layout
     one: HeadClass
+    pattern: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,11 @@ class Pieces:
 
     pieces: tuple[Piece, ...]
     least: int
+
+    def parts_of(self, heads: HeadClass) -> list[Part]:
+        """What the heads of a class of the pattern do, piece after piece."""
+        parts = [part for piece in self.pieces for part in piece.parts]
+        return [part for part in parts if part.one.condition == heads.condition]
 
     @property
     def chained(self) -> bool:

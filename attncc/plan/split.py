@@ -89,6 +89,13 @@ def _periods(product: tuple[Literal, ...]) -> list[tuple[int, int]]:
     return list(found)[:_MOST_PERIODS]
 
 
+def has_remainders(tree: Tree) -> bool:
+    """Whether remainders of positions decide any pair: without any, there are no layouts to choose from."""
+    if isinstance(tree, Literal):
+        return any(True for _ in _remainders(tree.form))
+    return any(map(has_remainders, tree.parts))
+
+
 def _remainders(form: Linear) -> Iterator[Remainder]:
     for atom, _ in form.terms:
         if isinstance(atom, Remainder):

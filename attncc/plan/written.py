@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attncc.plan.headclasses import conjunction, disjunction
-from attncc.plan.linear import Linear
+from attncc.plan.linear import Linear, Remainder, number
 from attncc.plan.literals import All, Any, Literal, Tree
 from attncc.plan.terms import term_expr
 from attncc.spec.expr import Compare, CompareOp, Expr
@@ -41,10 +41,17 @@ def _joined(parts: tuple[Tree, ...], op: CompareOp, total: int) -> Iterable[Expr
 def _comparison(form: Linear) -> Expr:
     """form >= 0 with what is subtracted on the left: `first - g < 0` is written `first < g`."""
     left, right = _sides(form)
+    if _is_remainder(left) and right == number(0) and form.constant == 0:
+        return Compare(CompareOp.EQUAL, term_expr(left), term_expr(right))
     if not left.terms:
         return Compare(CompareOp.GREATER_EQUAL, term_expr(right), term_expr(Linear((), -form.constant)))
     op = CompareOp.LESS if form.constant == -1 or not right.terms else CompareOp.LESS_EQUAL
     return Compare(op, term_expr(left), term_expr(right + (form.constant + (op is CompareOp.LESS))))
+
+
+def _is_remainder(form: Linear) -> bool:
+    """Whether a form is one remainder, which is 0 where it is at most 0."""
+    return len(form.terms) == 1 and isinstance(form.terms[0][0], Remainder) and form.terms[0][1] == 1
 
 
 def _compared(op: CompareOp, form: Linear) -> Expr:

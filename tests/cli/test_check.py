@@ -83,7 +83,7 @@ def test_a_wrong_module_fails_with_both_parameters(monkeypatch: pytest.MonkeyPat
     assert [each["parameters"] for each in found["reports"]] == [{"w": 40}, {"w": 13}]
     assert [each["smaller_parameters"] for each in found["reports"]] == [False, True]
     assert not found["ok"] and found["reports"][1]["failures"]
-    assert set(found["reports"][0]["cases"][0]) == {"case", "form", "ok", "fault", "tensors"}
+    assert set(found["reports"][0]["cases"][0]) == {"case", "form", "in_pieces", "ok", "fault", "tensors"}
 
 
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*.attn")), ids=lambda path: path.stem)

@@ -22,8 +22,9 @@ from attncc.cli.picture.pixels import GUTTER
 from attncc.cli.picture.shades import COLORS, Shade, legend, shades
 from attncc.diagnostics import Source
 from attncc.plan.counting import tile_counts
+from attncc.plan.density import Call
 from attncc.plan.domain import analyse
-from attncc.plan.mask import Call, Look, looks, usual_tile
+from attncc.plan.mask import Look, looks, usual_tile
 from attncc.sources import read_source
 from attncc.spec.model import Align, Spec
 from attncc.spec.resolve import load

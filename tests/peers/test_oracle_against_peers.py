@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 from attncc.check.oracle import dense, related
+from attncc.plan.domain import analyse
+from attncc.plan.partition import partition
 from attncc.spec.expr import TRUE, Const, Name, Symbol
 from tests.peers.cases import MASKS, PEERS, Mask, from_text
 from tests.peers.common import Peer, assert_agrees
 from tests.peers.learned import LEARNED
+from tests.plan.forced import always, forced, times_of
+from tests.plan.test_domain import Call_
 
 
 @pytest.mark.parametrize("peer", PEERS.values(), ids=lambda peer: peer.name)
@@ -52,6 +56,30 @@ def test_masks(mask: Mask) -> None:
     expected = mask.expected
     heads, n, _ = expected.shape
     assert torch.equal(related(mask.spec, n, n, heads)[0], expected)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=lambda mask: mask.tensor)
+def test_masks_in_pieces(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every recorded pair is in exactly one piece, no other in any: as planned, and with every layout there is."""
+    heads, n, _ = mask.expected.shape
+    size = Call_(n, n, q_start=0, k_start=0, block_rows=16, block_columns=8)
+    planned = partition(analyse(mask.spec.pattern))
+    always(monkeypatch, apart=True)
+    for pieces in (planned.pieces if planned else (), forced(mask.spec.pattern)):
+        for head, expected in enumerate(mask.expected):
+            if pieces:
+                assert (times_of(pieces, size, head, heads) == expected.int().numpy()).all()
+
+
+def test_long_calls_of_strided_and_fixed_patterns_run_in_pieces() -> None:
+    found = {mask.tensor for mask in MASKS if partition(analyse(mask.spec.pattern)) is not None}
+    assert found == {
+        "aux.strided_n64_ctx8",
+        "aux.strided_n64_ctx16",
+        "aux.strided_n128_ctx32",
+        "aux.strided_n100_ctx7",
+        "aux.fixed_n64_ctx16_bs4_verts1x1.mask",
+    }
 
 
 @pytest.mark.parametrize("name", ["softmax_padding_mask", "local_window_exact_causal_padding", "gau_laplace_padding"])

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from attncc.cli.picture.layout import Page, Words, layout
 from attncc.cli.picture.shades import legend, shades
 from attncc.cli.picture.words import counts_text, heads_text, subtitle, title
-from attncc.plan.mask import Call, Look, total
+from attncc.plan.density import Call
+from attncc.plan.mask import Look, total
 from attncc.spec.model import Spec
 from attncc.spec.text import text
 

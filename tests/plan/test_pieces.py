@@ -1,0 +1,75 @@
+"""Pieces against brute force: every related pair is in exactly one of them, and where the tiles of its class look."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from attncc.plan.layout import PLAIN
+from tests.plan.forced import always, check_pieces, forced
+from tests.plan.test_domain import Call_, P, causal, choose, h, i, j, window
+
+DRAWS = 140
+
+Draw = random.Random
+
+
+def band(draw: Draw) -> P:
+    low = draw.randint(-6, 12)
+    return draw.choice([causal, window(low, draw.randint(-3, 9)), i - j >= low, j < low, i < low, j >= low])
+
+
+def remainder(draw: Draw) -> P:
+    period, width = draw.randint(2, 7), draw.randint(1, 3)
+    rest = draw.randint(0, period - 1)
+    number = draw.choice([i - j, i - j, j, j, i, i + j, j - i, i // width - j // width, j // width, 2 * i - j])
+    return draw.choice([(number % period).equals(rest), number % period >= rest, number % period < rest])
+
+
+def quotient(draw: Draw) -> P:
+    width = draw.randint(2, 7)
+    alike = (i // width).equals(j // width)
+    return draw.choice([alike, alike, abs_at_most(i // width - j // width, 1), j // width < i // width])
+
+
+def abs_at_most(number: P, most: int) -> P:
+    return (number <= most) & (number >= -most)
+
+
+def pattern(draw: Draw, depth: int) -> P:
+    kind = draw.randint(0, 9) if depth else 0
+    if kind <= 2:
+        return draw.choice([band, remainder, remainder, quotient])(draw)
+    one, other = pattern(draw, depth - 1), pattern(draw, depth - 1)
+    if kind <= 5:
+        return one & other
+    if kind <= 7:
+        return one | other
+    return ~one if kind == 8 else choose(draw.choice([h < 1, (h % 2).equals(0)]), one, other)
+
+
+def call_of(draw: Draw) -> Call_:
+    return Call_(
+        n=draw.randint(1, 40),
+        m=draw.randint(1, 40),
+        q_start=draw.randint(-20, 30),
+        k_start=draw.choice([0, 0, draw.randint(-9, 20)]),
+        block_rows=draw.randint(1, 9),
+        block_columns=draw.randint(1, 6),
+    )
+
+
+def test_random_patterns_come_apart_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(1)
+    apart = several = 0
+    for at in range(DRAWS):
+        always(monkeypatch, apart=at >= DRAWS // 2)
+        expr = pattern(draw, depth=3 if at % 4 == 0 else 2).expr
+        pieces = forced(expr)
+        for _ in range(2):
+            check_pieces(expr, pieces, call_of(draw))
+        layouts = [part.layout for piece in pieces for part in piece.parts]
+        apart += any(layout != PLAIN for layout in layouts)
+        several += len(pieces) > 1
+    assert apart > DRAWS // 4 and several > DRAWS // 8  # enough of them test anything
