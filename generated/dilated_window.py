@@ -7,7 +7,9 @@
 #       pattern = dilated(taps - 1, 0, step)
 #     }
 #
-# Plan: a tile of rows first … last visits keys first - 1020 … last.
+# Plan: a tile of rows first … last visits keys first - 1020 … last. Calls with 512 keys or more
+# run in 1 piece: (1) i <= j + 1020 & j <= i & (i - j) % 4 == 0, 4 classes: i = 4 * x + r, j = 4 *
+# y + r for r = 0 … 3, visits keys first - 255 … last.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
@@ -61,7 +63,7 @@ def _related(i, j, call):
 
 
 class _Strips(NamedTuple):
-    """The positions p with start <= p % period < start + width, by coordinates: 0 for the first, 1, 2, …"""
+    """The positions p with start <= p % period < start + width; coordinates count them."""
 
     period: int = 1
     width: int = 1
@@ -78,7 +80,7 @@ class _Strips(NamedTuple):
         return self.period * strip + self.start + rest
 
     def places(self, first, stop, origin, device):
-        """Where coordinates first … stop - 1 lie among tokens of which the first stands at `origin`."""
+        """Where coordinates first … stop - 1 lie among tokens that begin at position `origin`."""
         if self.width > 1 and self.width < self.period:
             return self.at(torch.arange(first, stop, device=device)) - origin
         if first == stop:
@@ -115,7 +117,7 @@ _AS_THEY_STAND = ((_Strips(), _Strips()),)
 
 
 def _segments_1(first, last, call):
-    """Intervals of coordinates that rows first … last touch, each with the part all of them see."""
+    """Intervals of coordinates that rows first … last touch."""
     return (((first - 255, last + 1), (last - 255, first + 1)),)
 
 
@@ -1099,8 +1101,10 @@ def _longest(classes, axis, length):
 
 
 def _classes_of(classes, parts, n, m, k_start, starts, lengths):
-    """Where the tokens of each class lie, [parts, batch, classes, 8]: place, step, first coordinate and
-    count of its rows, then of its keys. Keys on wider strips lie side by side in copies.
+    """Where the tokens of each class lie, [parts, batch, classes, 8].
+
+    The place, step, first coordinate and count of its rows, then of its keys. Keys on wider strips
+    lie side by side in copies.
     """
     found = starts.new_zeros(parts, len(starts), max(map(len, classes)), 8)
     for part, own in zip(found, classes, strict=False):
@@ -1279,7 +1283,7 @@ _MOST_ROWS = 1024
 
 
 class _Slab(NamedTuple):
-    """Rows of a part that are computed together: where they lie, and their coordinates first … last."""
+    """Rows of a part that are computed together, with coordinates first … last."""
 
     entries: slice
     rows: slice | Tensor
@@ -1290,7 +1294,7 @@ class _Slab(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Keys that a slab meets at once: their places, the first coordinate, and those all rows see."""
+    """Keys that a slab meets at once: their places, first coordinate, and those all rows see."""
 
     keys: slice
     start: int

@@ -8,7 +8,12 @@
 #
 # Plan: heads where h % 4 == 0: a tile of rows first … last visits keys first - 63 … last; without
 # a mask: keys last - 63 … first; heads where h % 4 != 0 & h % 4 == 1: a tile of rows first … last
-# visits keys up to last; and 2 more classes of heads.
+# visits keys up to last; and 2 more classes of heads. Calls with 1024 keys or more run in 2
+# pieces: (1) heads where h % 4 == 0: j <= i & i - j <= 63 & j - i <= 0, positions as they stand,
+# visits keys first - 63 … last; (2) heads where h % 4 != 0 & h % 4 == 1: j <= i & (i - j) % 64 ==
+# 0, 64 classes: i = 64 * x + r, j = 64 * y + r for r = 0 … 63, visits keys up to last; (3) heads
+# where h % 4 != 0 & h % 4 != 1 & h % 4 == 2: j <= i & i <= j + 126 & (i - j) % 2 == 0, 2 classes:
+# i = 2 * x + r, j = 2 * y + r for r = 0 … 1, visits keys first - 63 … last; ….
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
@@ -87,7 +92,7 @@ def _related(i, j, call):
 
 
 class _Strips(NamedTuple):
-    """The positions p with start <= p % period < start + width, by coordinates: 0 for the first, 1, 2, …"""
+    """The positions p with start <= p % period < start + width; coordinates count them."""
 
     period: int = 1
     width: int = 1
@@ -104,7 +109,7 @@ class _Strips(NamedTuple):
         return self.period * strip + self.start + rest
 
     def places(self, first, stop, origin, device):
-        """Where coordinates first … stop - 1 lie among tokens of which the first stands at `origin`."""
+        """Where coordinates first … stop - 1 lie among tokens that begin at position `origin`."""
         if self.width > 1 and self.width < self.period:
             return self.at(torch.arange(first, stop, device=device)) - origin
         if first == stop:
@@ -141,7 +146,7 @@ _AS_THEY_STAND = ((_Strips(), _Strips()),)
 
 
 def _segments_1(first, last, call):
-    """Intervals of coordinates that rows first … last touch, each with the part all of them see."""
+    """Intervals of coordinates that rows first … last touch."""
     return (((first - 63, last + 1), (last - 63, first + 1)),)
 
 
@@ -151,7 +156,7 @@ def _related_1(i, j, call):
 
 
 def _segments_2(first, last, call):
-    """Intervals of coordinates that rows first … last touch, each with the part all of them see."""
+    """Intervals of coordinates that rows first … last touch."""
     if (call.head % 4 != 0) & (call.head % 4 == 1):
         return (((-_FAR, last + 1), (-_FAR, first + 1)),)
     if (call.head % 4 != 0) & (call.head % 4 != 1) & (call.head % 4 == 2):
@@ -1955,8 +1960,10 @@ def _longest(classes, axis, length):
 
 
 def _classes_of(classes, parts, n, m, k_start, starts, lengths):
-    """Where the tokens of each class lie, [parts, batch, classes, 8]: place, step, first coordinate and
-    count of its rows, then of its keys. Keys on wider strips lie side by side in copies.
+    """Where the tokens of each class lie, [parts, batch, classes, 8].
+
+    The place, step, first coordinate and count of its rows, then of its keys. Keys on wider strips
+    lie side by side in copies.
     """
     found = starts.new_zeros(parts, len(starts), max(map(len, classes)), 8)
     for part, own in zip(found, classes, strict=False):
@@ -2159,7 +2166,7 @@ _MOST_ROWS = 1024
 
 
 class _Slab(NamedTuple):
-    """Rows of a part that are computed together: where they lie, and their coordinates first … last."""
+    """Rows of a part that are computed together, with coordinates first … last."""
 
     entries: slice
     rows: slice | Tensor
@@ -2170,7 +2177,7 @@ class _Slab(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Keys that a slab meets at once: their places, the first coordinate, and those all rows see."""
+    """Keys that a slab meets at once: their places, first coordinate, and those all rows see."""
 
     keys: slice
     start: int

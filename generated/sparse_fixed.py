@@ -8,7 +8,10 @@
 #     }
 #
 # Plan: a tile of rows first … last visits keys up to last; without a mask: keys 128 * (last //
-# 128) … first.
+# 128) … first. Calls with 512 keys or more run in 2 pieces: (1) j <= i & j // 128 == i // 128,
+# positions as they stand, visits keys 128 * (first // 128) … last; (2) j <= i & j % 128 >= 120 &
+# j // 128 < i // 128, keys on strips of 8, one every 128: j = y % 8 + 128 * (y // 8) + 120,
+# visits keys up to 8 * (last // 128) - 1.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
@@ -66,7 +69,7 @@ def _related(i, j, call):
 
 
 class _Strips(NamedTuple):
-    """The positions p with start <= p % period < start + width, by coordinates: 0 for the first, 1, 2, …"""
+    """The positions p with start <= p % period < start + width; coordinates count them."""
 
     period: int = 1
     width: int = 1
@@ -83,7 +86,7 @@ class _Strips(NamedTuple):
         return self.period * strip + self.start + rest
 
     def places(self, first, stop, origin, device):
-        """Where coordinates first … stop - 1 lie among tokens of which the first stands at `origin`."""
+        """Where coordinates first … stop - 1 lie among tokens that begin at position `origin`."""
         if self.width > 1 and self.width < self.period:
             return self.at(torch.arange(first, stop, device=device)) - origin
         if first == stop:
@@ -120,7 +123,7 @@ _AS_THEY_STAND = ((_Strips(), _Strips()),)
 
 
 def _segments_1(first, last, call):
-    """Intervals of coordinates that rows first … last touch, each with the part all of them see."""
+    """Intervals of coordinates that rows first … last touch."""
     return (((128 * (first // 128), last + 1), (128 * (last // 128), first + 1)),)
 
 
@@ -130,7 +133,7 @@ def _related_1(i, j, call):
 
 
 def _segments_2(first, last, call):
-    """Intervals of coordinates that rows first … last touch, each with the part all of them see."""
+    """Intervals of coordinates that rows first … last touch."""
     return (((-_FAR, 8 * (last // 128)), (-_FAR, 8 * (first // 128))),)
 
 
@@ -1523,8 +1526,10 @@ def _longest(classes, axis, length):
 
 
 def _classes_of(classes, parts, n, m, k_start, starts, lengths):
-    """Where the tokens of each class lie, [parts, batch, classes, 8]: place, step, first coordinate and
-    count of its rows, then of its keys. Keys on wider strips lie side by side in copies.
+    """Where the tokens of each class lie, [parts, batch, classes, 8].
+
+    The place, step, first coordinate and count of its rows, then of its keys. Keys on wider strips
+    lie side by side in copies.
     """
     found = starts.new_zeros(parts, len(starts), max(map(len, classes)), 8)
     for part, own in zip(found, classes, strict=False):
@@ -1748,7 +1753,7 @@ _MOST_ROWS = 1024
 
 
 class _Slab(NamedTuple):
-    """Rows of a part that are computed together: where they lie, and their coordinates first … last."""
+    """Rows of a part that are computed together, with coordinates first … last."""
 
     entries: slice
     rows: slice | Tensor
@@ -1759,7 +1764,7 @@ class _Slab(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Keys that a slab meets at once: their places, the first coordinate, and those all rows see."""
+    """Keys that a slab meets at once: their places, first coordinate, and those all rows see."""
 
     keys: slice
     start: int
@@ -1920,9 +1925,10 @@ def _add_room(total, room, part):
 
 
 def _keep(states, slab, results):
-    """Write the sums with which the next part of these rows begins."""
+    """Write the sums with which the next part of these rows begins, unless they are there."""
     for state, result in zip(states, results, strict=True):
-        state[slab.entries, :, slab.rows] = result.reshape(*slab.shape, -1)
+        if result.untyped_storage().data_ptr() != state.untyped_storage().data_ptr():
+            state[slab.entries, :, slab.rows] = result.reshape(*slab.shape, -1)
 
 
 def _own(x, slab):

@@ -29,7 +29,7 @@ def header(spec: Spec, plans: Sequence[tuple[str, Plan]]) -> str:
     ]
     for name, plan in plans:
         of = f" of `{name}`" if name else ""
-        lines += fill(f"Plan{of}: {plan_sentence(plan.domain)}", 96)
+        lines += fill(f"Plan{of}: {plan_sentence(plan.domain, plan.pieces)}", 96)
         lines += fill(f"Cost{of}: {cost_sentence(plan)}", 96)
     text = "\n".join(f"# {line}".rstrip() for line in lines)
     if any(_CODING.match(line) for line in text.splitlines()[:2]):  # a name such as `coding` must not declare one

@@ -55,7 +55,10 @@ class PatternPrinter:
     def print_segments(self, writer: Writer, name: str, classes: Sequence[HeadClass], what: str = "positions") -> None:
         """Which keys rows first … last touch, for heads of some classes; the last class is what remains."""
         with writer.block(f"def {name}(first, last, call):"):
-            writer.line(f'"""Intervals of {what} that rows first … last touch, each with the part all of them see."""')
+            touched = f"Intervals of {what} that rows first … last touch"
+            writer.line(
+                f'"""{touched}, each with the part all of them see."""' if len(what) < 10 else f'"""{touched}."""'
+            )
             for each in classes[:-1]:
                 with writer.block(f"if {self.host(each.condition)}:"):
                     self._print_class(writer, each)

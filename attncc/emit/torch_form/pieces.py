@@ -10,7 +10,7 @@ from attncc.spec.expr import Name, names_in
 
 _STRIPS = '''
 class _Strips(NamedTuple):
-    """The positions p with start <= p % period < start + width, by coordinates: 0 for the first, 1, 2, …"""
+    """The positions p with start <= p % period < start + width; coordinates count them."""
 
     period: int = 1
     width: int = 1
@@ -27,7 +27,7 @@ class _Strips(NamedTuple):
         return self.period * strip + self.start + rest
 
     def places(self, first, stop, origin, device):
-        """Where coordinates first … stop - 1 lie among tokens of which the first stands at `origin`."""
+        """Where coordinates first … stop - 1 lie among tokens that begin at position `origin`."""
         if self.width > 1 and self.width < self.period:
             return self.at(torch.arange(first, stop, device=device)) - origin
         if first == stop:

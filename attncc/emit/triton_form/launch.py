@@ -202,8 +202,10 @@ def _longest(classes, axis, length):
 
 
 def _classes_of(classes, parts, n, m, k_start, starts, lengths):
-    """Where the tokens of each class lie, [parts, batch, classes, 8]: place, step, first coordinate and
-    count of its rows, then of its keys. Keys on wider strips lie side by side in copies.
+    """Where the tokens of each class lie, [parts, batch, classes, 8].
+
+    The place, step, first coordinate and count of its rows, then of its keys. Keys on wider strips
+    lie side by side in copies.
     """
     found = starts.new_zeros(parts, len(starts), max(map(len, classes)), 8)
     for part, own in zip(found, classes, strict=False):
