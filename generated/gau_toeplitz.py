@@ -1191,45 +1191,31 @@ def _by_distance(x, slab, chunk, work=None):
 
 
 def _add_diagonals(total, x, slab, chunk):
-    """Add up pairs [batch, heads, rows, keys] of a slab and a chunk along their distances.
-
-    In rows of one more number than there are keys, a diagonal is a column. Where it ends before
-    the last row, the column goes on with the one that begins in the next row.
-    """
+    """Add up pairs [batch, heads, rows, keys] of a slab and a chunk along their distances."""
     batch, heads, rows, keys = x.shape
-    if keys >= rows:
-        x = x.contiguous()
-        strides, ends = (*x.stride()[:2], keys + 1, 1), keys - rows + 1
-        through = x.as_strided((batch, heads, rows, ends), strides)
-        both = x.as_strided((batch, heads, rows - 1, rows), strides, x.storage_offset() + ends)
-        of_next = _of_next_row(rows, x.device)
-        after, before = both.masked_fill(of_next, 0).sum(2), both.masked_fill(~of_next, 0).sum(2)
-        sums = torch.cat((before[..., 1:], through.sum(2), after[..., :-1]), -1)
-    else:
-        sums = _diagonals(x)
+    count = rows + keys - 1
+    if rows > 1 and x.stride(2) != count:
+        x = _tilted(x.shape[:3], keys, x).copy_(x)
+    strides = (*x.stride()[:2], count + 1, 1)
+    sums = x.as_strided((batch, heads, rows, count), strides, x.storage_offset() - rows + 1).sum(2)
     if total.shape[0] < batch:
         sums = sums.sum(0, keepdim=True)
     first = slab.row - chunk.keys.stop + slab.keys
-    total[..., first : first + rows + keys - 1].add_(sums.flip(-1))
+    total[..., first : first + count].add_(sums.flip(-1))
 
 
-@functools.lru_cache(maxsize=8)
-def _of_next_row(rows, device):
-    """Which of the last numbers of longer rows belong to the row that comes next."""
-    at = torch.arange(rows, device=device)
-    return at[:-1, None] + at >= rows - 1
+def _tilted(shape, keys, like):
+    """Room for a tile of pairs of which sums along diagonals are wanted.
 
-
-def _diagonals(x):
-    """The sums of a tile along its diagonals, from that of the last row's first key.
-
-    In rows of one more number than there are diagonals, a diagonal is a column.
+    Between rows there are zeros, as many as there are rows less one: in rows of one more number
+    than there are diagonals, a diagonal is a column.
     """
-    batch, heads, rows, keys = x.shape
+    batch, heads, rows = shape
     count = rows + keys - 1
-    skewed = x.new_zeros(batch, heads, rows * (count + 1))
-    skewed.as_strided(x.shape, (*skewed.stride()[:2], count, 1), rows - 1).copy_(x)
-    return skewed.view(batch, heads, rows, count + 1).sum(2)[..., :count]
+    room = like.new_empty(batch, heads, (rows + 1) * count)
+    strides = (*room.stride()[:2], count, 1)
+    room.as_strided((batch, heads, rows + 1, rows - 1), strides).zero_()
+    return room.as_strided((batch, heads, rows, keys), strides, rows - 1)
 
 
 def _at_distances(x, row, place, m):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
-from attncc.graph.core import Core
+from attncc.graph.core import Core, Operand
 from attncc.graph.tokens import Mixed, split
 from attncc.plan.derivation import domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
@@ -73,7 +73,7 @@ def plan_core(spec: Spec) -> Plan:
     pieces, reason = pieces_of(domain, core, graph)
     by_domain, not_by_domain = domain_steps(domain, pieces, reason, spec.pattern, graph)
     at_least_zero = (each.name for each in core.derived if each.value is not None and never_negative(each.value))
-    gradients = differentiate(graph, frozenset(at_least_zero))
+    gradients = differentiate(graph, frozenset(at_least_zero), _fixed(spec, core))
     gpu = _passes(gradients, use_base_two=True)
     return Plan(
         spec=spec,
@@ -92,6 +92,18 @@ def plan_core(spec: Spec) -> Plan:
         slabs=SLABS,
         warnings=overflows(spec, graph),
     )
+
+
+def _fixed(spec: Spec, core: Core) -> frozenset[str]:
+    """The operands of numbers in which there are whole numbers and positions alone: nothing to learn."""
+    whole = {each.name: each.whole for each in spec.data}
+
+    def is_fixed(each: Operand) -> bool:
+        if each.value is None:
+            return whole[each.source or each.name]
+        return all(whole[name] for name in (getattr(node, "name", None) for node in walk(each.value)) if name in whole)
+
+    return frozenset(each.name for each in core.operands if not each.kind.is_vector and is_fixed(each))
 
 
 def _passes(gradients: Gradients, *, use_base_two: bool) -> Passes:

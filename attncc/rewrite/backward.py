@@ -53,18 +53,22 @@ class Gradients:
     has_lse: bool  # the row's log-sum-exp means something: N_i is a sum of weights that are never negative
 
 
-def differentiate(forward: Graph, at_least_zero: frozenset[str] = frozenset()) -> Gradients:
+def differentiate(
+    forward: Graph, at_least_zero: frozenset[str] = frozenset(), fixed: frozenset[str] = frozenset()
+) -> Gradients:
     """The backward graph of `forward` for every operand; numbers that jump have the derivative 0.
 
     Args:
         at_least_zero: operands of numbers that are proven never to be negative.
+        fixed: operands of numbers that nothing learned is in: they have no gradients.
     """
-    return _Backward(forward, at_least_zero).run()
+    return _Backward(forward, at_least_zero, fixed).run()
 
 
 class _Backward:
-    def __init__(self, forward: Graph, at_least_zero: frozenset[str]) -> None:
+    def __init__(self, forward: Graph, at_least_zero: frozenset[str], fixed: frozenset[str]) -> None:
         self.forward = forward
+        self.fixed = fixed
         self.at_least_zero = at_least_zero
         self.with_peak = "peak" in forward
         self.nodes: dict[str, Node] = {}
@@ -252,8 +256,12 @@ class _Backward:
         """Whether a node depends on an operand by way of numbers that have derivatives."""
         node = self.nodes[name]
         if node.op in (Op.DOT, Op.CHANNELS, Op.ENTRY, Op.OPERAND):
-            return True
+            return not self._is_fixed(node)
         return node.is_tile and any(self._varies(each) for each in node.inputs)
+
+    def _is_fixed(self, node: Node) -> bool:
+        """Whether a node is an operand without a gradient, or an entry of one."""
+        return node.name in self.fixed or (node.op is Op.ENTRY and node.inputs[0] in self.fixed)
 
     def _named(self, name: str) -> Expr:
         """The gradient of a node as a node of its own, unless it is short."""
@@ -282,6 +290,8 @@ class _Backward:
         """What a gradient of the pair means for the operands that the pair's number is made of."""
         for node in tuple(self.nodes.values()):
             if node.name not in self.gradients or node.op not in (Op.DOT, Op.CHANNELS, Op.ENTRY, Op.OPERAND):
+                continue
+            if self._is_fixed(node):
                 continue
             factor, kept = self._kept_gradient(node.name)
             match node.op:
@@ -338,7 +348,8 @@ class _Backward:
         """The operands that the normaliser reads itself, such as a sink."""
         if "norm" not in self.forward:
             return ()
-        return tuple(self.forward[name] for name in self.forward["norm"].inputs if self.forward[name].op is Op.OPERAND)
+        read = (self.forward[name] for name in self.forward["norm"].inputs)
+        return tuple(node for node in read if node.op is Op.OPERAND and node.name not in self.fixed)
 
     def _give_norm(self, operands: tuple[Node, ...]) -> None:
         """-D_i dN_i/dx / N_i for each; where N_i is lowered by the peak, so is dN_i/dx."""

@@ -241,6 +241,8 @@ class TorchBody:
                 print_channels(self, node)
             case Op.NUMBER if not self.is_full(node.value):
                 self.writer.line(f"{node.name} = {self.tile(self.plain(node.value))}")
+            case Op.NUMBER if self.in_place and self._is_summed_by_distance(node):
+                self.writer.line(f"{node.name} = {self._tilted(node, dead)}")
             case Op.NUMBER:
                 value = self.products.get(node.name, node.value)
                 self.writer.line(f"{node.name} = {self.value(value, dead)}")
@@ -254,6 +256,22 @@ class TorchBody:
                 self._print_contract(node)
             case _:
                 raise TypeError(f"{node.op} in a sweep")
+
+    def _is_summed_by_distance(self, node: Node) -> bool:
+        sums = [each for sweep in self.kernel.sweeps for each in sweep.sums if each.axes == (Axis.OFFSET,)]
+        return node.name not in self.products and any(each.inputs[0] == node.name for each in sums)
+
+    def _tilted(self, node: Node, dead: set[str]) -> str:
+        """A number of pairs in the room that sums along diagonals ask for."""
+        room = f"_tilted(shape, chunk.count, {self.rows})"
+        match node.value:
+            case Binary(op=BinaryOp.MULTIPLY, left=Local(name=left), right=Local(name=right)) if (
+                left in self.full and right in self.full
+            ):
+                left, right = (self.rename.get(name, name) for name in (left, right))
+                return f"torch.mul({left}, {right}, out={room})"
+            case _:
+                return f"{room}.copy_({self.value(node.value, dead)})"
 
     def tile(self, text: str) -> str:
         """A number of pairs that lacks axes, with all of them."""
