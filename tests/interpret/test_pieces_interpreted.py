@@ -1,0 +1,52 @@
+"""Kernels of pieces against the dense oracle, in the interpreter: strips, classes, and sums that pieces hand on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncc.check.calls import in_pieces
+from attncc.check.compare import compare
+from attncc.check.fit import fits, head_counts
+from attncc.check.sizes import Case
+from tests.emit.test_pieces_against_oracle import MEANINGS, PATTERNS, STRIDED
+from tests.modules import build
+from tests.plan.forced import always
+
+PLAIN = Case(batch=1, heads=4, kv_heads=2, n=37, m=37, d=16, e=8, dtype=torch.float32, name="shared heads")
+CASES = (
+    PLAIN,
+    replace(PLAIN, batch=2, n=21, m=44, q_start=(5, -9), kv_lengths=(30, 44), strided=True, garbage=True, name="apart"),
+    replace(PLAIN, n=1, m=33, k_start=3, dtype=torch.float16, name="one row"),
+)
+CHOSEN = ("dilated", "fixed", "axial", "mirrored", "three layouts", "of some heads", "unlike in each head")
+
+
+@pytest.fixture(autouse=True)
+def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    always(monkeypatch, apart=True)
+
+
+def check(text: str, folder: Path, cases: tuple[Case, ...]) -> None:
+    built = build(text, folder)
+    assert hasattr(built.module, "_forward_kernel_1")
+    heads = {each for each, _ in head_counts(built.spec)}
+    cases = tuple(each for each in cases if each.heads in heads and fits(built.spec, each))
+    assert cases
+    with in_pieces(built.module):
+        verdicts = [compare(built.module, built.spec, case, "triton") for case in cases]
+    assert all(each.ok for each in verdicts), "\n".join(each.text for each in verdicts if not each.ok)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_patterns(name: str, tmp_path: Path) -> None:
+    check(f"attention x {{ pattern = {PATTERNS[name]} }}", tmp_path, CASES)
+
+
+@pytest.mark.parametrize("name", [name for name in MEANINGS if name not in ("a bias by distance", "additive")])
+def test_meanings(name: str, tmp_path: Path) -> None:
+    data, meaning = MEANINGS[name]
+    check(f"attention x {{ {data} pattern = {STRIDED}; {meaning} }}", tmp_path, CASES[:1])
