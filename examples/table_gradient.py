@@ -1,6 +1,6 @@
 """What the gradient of a learned table costs: backward of causal attention with a bias for each distance.
 
-`python examples/table_gradient.py --n 4096` takes a learned table, a fixed one and none in turns, and prints the best of each.
+`python examples/table_gradient.py --n 4096` takes a learned table, a fixed one and none in turns, and prints the best.
 """
 
 from __future__ import annotations
