@@ -15,6 +15,8 @@ from attncc.check.sizes import Case
 from tests.emit.test_pieces_against_oracle import MEANINGS, PATTERNS, STRIDED
 from tests.modules import build
 from tests.plan.forced import always
+from tests.random_specs import draws
+from tests.test_random_pieces import drawn
 
 PLAIN = Case(batch=1, heads=4, kv_heads=2, n=37, m=37, d=16, e=8, dtype=torch.float32, name="shared heads")
 CASES = (
@@ -50,3 +52,12 @@ def test_patterns(name: str, tmp_path: Path) -> None:
 def test_meanings(name: str, tmp_path: Path) -> None:
     data, meaning = MEANINGS[name]
     check(f"attention x {{ {data} pattern = {STRIDED}; {meaning} }}", tmp_path, CASES[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(draws(4)))
+def test_random_patterns(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, built = drawn(5000 + 2 * number, tmp_path, monkeypatch)
+    with in_pieces(built.module):
+        verdict = compare(built.module, built.spec, CASES[number % 2], "triton")
+    assert verdict.ok, f"{spec}\n{verdict.text}"
