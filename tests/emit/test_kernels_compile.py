@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
@@ -18,28 +17,17 @@ from attncc.plan.model import Tile
 GENERATED = Path(__file__).parents[2] / "generated"
 MODULES = sorted(GENERATED.glob("*.py"))
 KERNELS = [(text.module, text.kernel) for text in distinct(text for path in MODULES for text in kernels_of(path))]
-PLACES = [("sm_90", 128), ("gfx942", 128), ("sm_90", 64), ("gfx942", 64)]
-
-
-def place(module: str, kernel: str) -> tuple[str, int]:
-    """One GPU and width for a kernel: by its name, so that a new spec moves no other kernel."""
-    return PLACES[crc32(f"{module} {kernel}".encode()) % len(PLACES)]
-
-
-BROAD = [(*kernel, *place(*kernel)) for kernel in KERNELS]
-CHOSEN = [  # the heaviest bodies, on all targets, in turns of widths
+BROAD = [(*kernel, target, 128) for kernel in KERNELS for target in ("sm_90", "gfx942")]
+CHOSEN = [  # the heaviest bodies, on all targets and widths
     ("longformer", "forward"),
     ("laplace", "forward"),
     ("soft_cap", "backward_columns"),
-    ("sparse_strided", "backward_rows"),
     ("relative_toeplitz", "backward_rows"),
     ("additive", "backward_rows"),
+    ("sparse_strided", "backward_rows_2"),
+    ("head_mixture", "backward_columns_2"),
 ]
-DEEP = [
-    (*kernel, target, (64, 128)[(at + turn) % 2])
-    for at, kernel in enumerate(CHOSEN)
-    for turn, target in enumerate(TARGETS)
-]
+DEEP = [(*kernel, target, d) for kernel in CHOSEN for target in TARGETS for d in (64, 128)]
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +42,7 @@ def first_that_fits(
 ) -> tuple[Tile, Measurement]:
     """A config of the list that satisfies its bar; otherwise the last one tried."""
     tiles = compiler.submit(tiles_of, path, kernel, 2, d, target).result()
-    small_first = target in ("sm_100", "gfx942")  # compiles sooner, and gfx942 has little shared memory
-    for tile in reversed(tiles) if small_first else tiles:
+    for tile in reversed(tiles):  # small ones compile sooner
         found = compiler.submit(measure, path, kernel, tile, target, d).result()
         if found.ok and found.spills <= TARGETS[target].few_spills:
             break
