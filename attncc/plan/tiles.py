@@ -37,7 +37,7 @@ _TRIES: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
 _BY_OFFSET: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
     ("backward_columns", 2, 128): ((32, 64, 8, 2), (32, 64, 8, 1), (32, 32, 4, 1)),
     ("backward_rows", 2, 64): ((64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
-    ("backward_rows", 2, 128): ((64, 32, 8, 2), (32, 64, 8, 2), (32, 32, 4, 2)),
+    ("backward_rows", 2, 128): ((64, 32, 8, 2), (32, 64, 8, 2), (32, 32, 8, 2), (32, 32, 4, 2)),
     ("backward_rows", 2, 256): ((32, 32, 8, 1), (16, 32, 4, 1)),
 }
 
