@@ -118,12 +118,10 @@ def _groups(parts: Iterable[Part], call: Call) -> Iterator[_Group]:
 
 
 def _sweeps(part: Part, call: Call, head: int) -> Iterator[_Sweep]:
-    rows, keys = part.layout.rows, part.layout.keys
     values = {Name.HEAD: head, Name.HEADS: call.heads, Name.QUERIES: call.n, Name.KEYS: call.m}
     for residue in range(part.layout.classes):
-        first, stop = (rows.below(at, residue) for at in (call.start, call.start + call.n))
-        low, high = (keys.below(at, residue) for at in (0, call.m))
-        yield _Sweep(part.one, range(first, stop), range(low, high), {**values, Name.RESIDUE: residue})
+        rows, keys = part.layout.spans(range(call.start, call.start + call.n), range(call.m), residue)
+        yield _Sweep(part.one, rows, keys, {**values, Name.RESIDUE: residue})
 
 
 def _measured(groups: list[_Group], block: tuple[int, int], known_pairs: int | None = None) -> Density:

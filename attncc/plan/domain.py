@@ -25,7 +25,7 @@ from attncc.spec.expr import Expr, Name, names_in
 
 BUDGET = 100_000  # isl operations for one pattern: about 0.1 s
 _LEAST = 8_000  # what each of many head classes may spend
-_LENGTHS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS, Name.RESIDUE})
+_PARAMETERS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS, Name.RESIDUE})
 
 
 def analyse(pattern: Expr, budget: int = BUDGET) -> Domain:
@@ -47,9 +47,9 @@ def _feasible(condition: Expr, budget: int) -> bool:
     return not prover.empty(outer_tree(condition)[0])
 
 
-def prover_of(budget: int, parameters: frozenset[Name]) -> Prover | None:
+def prover_of(budget: int, names: frozenset[Name]) -> Prover | None:
     """What answers questions about patterns that read these symbols; None without a budget."""
-    return Prover(budget, parameters) if budget > 0 else None
+    return Prover(budget, names & _PARAMETERS) if budget > 0 else None
 
 
 def _analyse_class(condition: Expr, pattern: Expr, budget: int) -> HeadClass:
@@ -67,7 +67,7 @@ def _analyse_class(condition: Expr, pattern: Expr, budget: int) -> HeadClass:
 
 def analyse_tree(condition: Expr, pattern: Expr, tree: Tree, budget: int) -> HeadClass:
     """The ranges and facts of a tree that says what `pattern` does, for the heads of one condition."""
-    prover = prover_of(budget, names_in(pattern) & _LENGTHS)
+    prover = prover_of(budget, names_in(pattern))
     samples = Samples(tree)
     rows, rows_exact = _sweep(tree, Name.I, Name.J, prover, samples)
     columns, columns_exact = _sweep(tree, Name.J, Name.I, prover, samples)

@@ -78,6 +78,14 @@ class Layout:
         """How many classes of rows, each with its keys, run apart."""
         return self.rows.classes
 
+    def spans(self, rows: range, keys: range, residue: int) -> tuple[range, range]:
+        """The coordinates of those rows and keys of a class that stand at given positions."""
+        of_rows, of_keys = (
+            range(strips.below(each.start, residue), strips.below(each.stop, residue))
+            for strips, each in ((self.rows, rows), (self.keys, keys))
+        )
+        return of_rows, of_keys
+
     @property
     def is_plain(self) -> bool:
         """Whether coordinates are positions on both axes."""

@@ -6,7 +6,6 @@ run together; a piece that saves less than it costs goes back to the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attncc.graph.core import Core, Kind
@@ -26,7 +25,6 @@ from attncc.spec.expr import Expr, Name, names_in
 _REFERENCE = 8192  # rows and keys at which layouts are compared
 _LONGEST, _SHORTEST = 16384, 64  # calls among which the shortest is sought that is worth its pieces
 _SAVING = 0.8  # the part of the cost up to which another layout, or a piece of its own, is worth having
-_LENGTHS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS})
 
 Product = tuple[Literal, ...]
 
@@ -102,13 +100,12 @@ class _Splitter:
         self._one = one
         self._budget = budget
         self._found: dict[tuple[Layout, Tree], Part] = {}
-        self._values = {Name.HEAD: 0, Name.HEADS: 8, Name.QUERIES: _REFERENCE, Name.KEYS: _REFERENCE}
 
     def parts(self) -> list[Part]:
         """The parts, the one in the layout of positions first; that alone where no other is worth having."""
         whole = Part(PLAIN, self._one, self._one.pattern)
         tree, is_whole = outer_tree(self._one.pattern)
-        prover = prover_of(self._budget, names_in(self._one.pattern) & _LENGTHS)
+        prover = prover_of(self._budget, names_in(self._one.pattern))
         if not is_whole or prover is None or self._one.facts.empty:
             return [whole]
         prover.start(1.0)
@@ -158,13 +155,13 @@ class _Splitter:
         parts = []
         earlier: tuple[Product, ...] = ()
         for group in groups:
-            tree = tidy(any_of(without(_all(product), earlier, prover) for product in group.products))
+            tree = tidy(any_of(without(all_of(product), earlier, prover) for product in group.products))
             parts.append(self._part(group.layout, tree))
             earlier += group.products
         return [part for part in parts if not part.one.facts.empty]
 
     def _group(self, layout: Layout, products: tuple[Product, ...]) -> _Group:
-        part = self._part(layout, any_of(map(_all, products)))
+        part = self._part(layout, any_of(map(all_of, products)))
         return _Group(layout, products, self._area(part))
 
     def _part(self, layout: Layout, tree: Tree) -> Part:
@@ -175,7 +172,7 @@ class _Splitter:
 
     def _analysed(self, layout: Layout, tree: Tree) -> Part:
         own = tidy(in_coordinates(tree, layout))
-        prover = prover_of(self._budget, names_in(self._one.pattern) & _LENGTHS | {Name.RESIDUE})
+        prover = prover_of(self._budget, names_in(self._one.pattern) | {Name.RESIDUE})
         if prover is not None:
             prover.start(0.2)
             own = lean(own, prover)
@@ -183,11 +180,7 @@ class _Splitter:
         return Part(layout, _with_plain_residue(one, layout), tree_expr(tree))
 
     def _area(self, part: Part) -> Area:
-        return area(part, _REFERENCE, _REFERENCE, self._values)
-
-
-def _all(product: Product) -> Tree:
-    return all_of(product)
+        return area(part, _REFERENCE)
 
 
 def _with_plain_residue(one: HeadClass, layout: Layout) -> HeadClass:
@@ -229,6 +222,5 @@ def _cost_of_whole(domain: Domain, length: int) -> float:
 
 
 def _area_at(part: Part, length: int) -> Area:
-    values: Mapping[Name, int] = {Name.HEAD: 0, Name.HEADS: 8, Name.QUERIES: length, Name.KEYS: length}
     block = (min(128, max(16, 1 << (length // part.layout.classes).bit_length())), 64)
-    return area(part, length, length, values, block)
+    return area(part, length, block)

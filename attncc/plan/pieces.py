@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attncc.plan.counting import tile_ranges
@@ -62,50 +61,32 @@ class Area:
     scores: float
     tiles: float
 
-    def plus(self, other: Area, times: float = 1.0) -> Area:
-        """This and `times` the other."""
-        return Area(self.scores + times * other.scores, self.tiles + times * other.tiles)
-
     @property
     def cost(self) -> float:
         """Scores, and as many again for each tile of rows as one tile of pairs has."""
         return self.scores + self.tiles * _OVERHEAD
 
 
-NOTHING = Area(0.0, 0.0)
 _OVERHEAD = 128 * 64
+_CLASSES = 3  # classes of rows that stand for all of them
 
 
-def area(
-    part: Part,
-    n: int,
-    m: int,
-    values: Mapping[Name, int],
-    block: tuple[int, int] = (128, 64),
-    q_start: int | None = None,
-    most_classes: int = 3,
-) -> Area:
-    """The area of one head's tiles, estimated from at most so many classes of rows."""
-    start = m - n if q_start is None else q_start
+def area(part: Part, length: int, block: tuple[int, int] = (128, 64)) -> Area:
+    """The area of one head's tiles in a call of so many rows and keys, estimated from a few classes of rows."""
     classes = part.layout.classes
-    shown = range(classes) if classes <= most_classes else [k * (classes - 1) // (most_classes - 1) for k in range(3)]
-    total = NOTHING
-    for residue in shown:
-        total = total.plus(_area_of_class(part, range(start, start + n), m, values, block, residue))
-    return Area(total.scores * classes / len(shown), total.tiles * classes / len(shown))
+    shown = sorted({at * (classes - 1) // (_CLASSES - 1) for at in range(_CLASSES)})
+    found = [_area_of_class(part, length, block, residue) for residue in shown]
+    share = classes / len(shown)
+    return Area(share * sum(each.scores for each in found), share * sum(each.tiles for each in found))
 
 
-def _area_of_class(
-    part: Part, rows: range, m: int, values: Mapping[Name, int], block: tuple[int, int], residue: int
-) -> Area:
-    layout = part.layout
-    first, stop = (layout.rows.below(at, residue) for at in (rows.start, rows.stop))
-    low, high = (layout.keys.below(at, residue) for at in (0, m))
-    known = {**values, Name.RESIDUE: residue}
+def _area_of_class(part: Part, length: int, block: tuple[int, int], residue: int) -> Area:
+    rows, keys = part.layout.spans(range(length), range(length), residue)
+    values = {Name.HEAD: 0, Name.HEADS: 8, Name.QUERIES: length, Name.KEYS: length, Name.RESIDUE: residue}
     touched = tiles = 0
-    for at in range(first, stop, block[0]):
-        last = min(at + block[0], stop) - 1
-        ranges = tile_ranges(part.one.by_row, at, last, low, high, block[1], known)
+    for at in range(0, len(rows), block[0]):
+        tile = rows[at : at + block[0]]
+        ranges = tile_ranges(part.one.by_row, tile[0], tile[-1], keys.start, keys.stop, block[1], values)
         count = sum(end - begin for begin, end, _, _ in ranges)
         touched += count
         tiles += count > 0

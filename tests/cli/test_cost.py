@@ -11,9 +11,9 @@ from attncc.check.sizes import Case, shape_of
 from attncc.compiler import make_plan, read_source
 from attncc.diagnostics import Source
 from attncc.plan.cost import Cost, cost, formula, value
-from attncc.plan.counting import tile_counts
 from tests.cli.runs import SPECS
 from tests.modules import build_file
+from tests.plan.counts import tile_counts
 
 FORMULAS = {
     "full": "m·n",

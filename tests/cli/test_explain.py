@@ -9,10 +9,10 @@ import pytest
 
 from attncc.compiler import make_plan, read_source
 from attncc.diagnostics import Source
-from attncc.plan.counting import tile_counts
 from attncc.plan.density import Call, density, density_of_piece, together
 from tests.cli.runs import SPECS, run
 from tests.conftest import Golden
+from tests.plan.counts import tile_counts
 
 CASES = {
     "longformer": (),

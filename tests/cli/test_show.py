@@ -21,7 +21,6 @@ from attncc.cli.picture.page import page
 from attncc.cli.picture.pixels import GUTTER
 from attncc.cli.picture.shades import COLORS, Shade, legend, shades
 from attncc.diagnostics import Source
-from attncc.plan.counting import tile_counts
 from attncc.plan.density import Call
 from attncc.plan.domain import analyse
 from attncc.plan.mask import Look, looks, usual_tile
@@ -31,6 +30,7 @@ from attncc.spec.resolve import load
 from tests.cli.pictures import drawn_pairs, filled, png_colors, svg_panels
 from tests.cli.runs import ROOT, SPECS, process, run
 from tests.modules import SMALL
+from tests.plan.counts import tile_counts
 
 HEADS = {
     "by_parity": "attention by_parity { pattern = h % 2 == 0 ? window(9) : causal & (i - j) % 4 == 0 }",

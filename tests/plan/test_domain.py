@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from attncc.plan import counting
-from attncc.plan.counting import tile_counts, tile_ranges
+from attncc.plan.counting import tile_ranges
 from attncc.plan.domain import analyse
 from attncc.plan.evaluate import evaluate
 from attncc.plan.ranges import HeadClass, Interval, Segment
@@ -39,6 +39,7 @@ from attncc.spec.expr import (
     Vector,
     names_in,
 )
+from tests.plan.counts import tile_counts
 
 # ---- a notation for expressions: Python's operators build nodes ----------------------------------------------------
 

@@ -258,8 +258,9 @@ class KernelPrinter(KernelPlaces):
             writer.line(f"{node.name} = {self.expression(node.value, pair=False)}")
             if node in self.counted_once and self.piece.resumes != FALSE:
                 again = self.expression(self.piece.resumes, pair=False)
-                zero = "0.0" if self.piece.resumes == TRUE else f"tl.where({again}, 0.0, {node.name})"
-                writer.line(f"{node.name} = {node.name} * {zero}" if zero == "0.0" else f"{node.name} = {zero}")
+                always = self.piece.resumes == TRUE
+                zero = f"tl.zeros_like({node.name})" if always else f"tl.where({again}, 0.0, {node.name})"
+                writer.line(f"{node.name} = {zero}")
         writer.line()
 
     @property

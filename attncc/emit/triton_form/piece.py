@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 
 from attncc.graph.ops import Axis, Op
+from attncc.plan.headclasses import disjunction
 from attncc.plan.layout import Layout
 from attncc.plan.model import Plan
 from attncc.plan.pieces import Part, Piece, Pieces
 from attncc.plan.ranges import Domain, HeadClass
-from attncc.spec.expr import FALSE, TRUE, Expr, Name, Or, Select, names_in
+from attncc.spec.expr import FALSE, TRUE, Expr, Name, Select, names_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,11 @@ def _is_linear(layout: Layout) -> bool:
 
 def _piece(domain: Domain, pieces: Pieces, at: int) -> KernelPiece:
     piece = pieces.pieces[at]
-    own = {part.one.condition for part in piece.parts}
+    before, own, after = map(_conditions, (pieces.pieces[:at], (piece,), pieces.pieces[at + 1 :]))
     absent = [each.condition for each in domain.classes if each.condition not in own]
     classes = [part.one for part in piece.parts]
     if absent:
-        nothing = classes[0].facts
-        classes.append(HeadClass(_any(absent), FALSE, (), (), nothing))
+        classes.append(HeadClass(disjunction(absent), FALSE, (), (), classes[0].facts))
     pattern = reduce(
         lambda rest, part: Select(part.one.condition, part.one.pattern, rest),
         reversed(piece.parts[:-1]),
@@ -88,30 +89,18 @@ def _piece(domain: Domain, pieces: Pieces, at: int) -> KernelPiece:
         domain=Domain(tuple(classes)),
         pattern=pattern,
         parts=piece.parts,
-        resumes=_heads_in(piece, pieces.pieces[:at]),
-        finishes=_opposite_of(_heads_in(piece, pieces.pieces[at + 1 :]), piece),
+        resumes=_heads_where(piece, lambda condition: condition in before),
+        finishes=_heads_where(piece, lambda condition: condition not in after),
         adds=len(pieces.pieces) > 1 or any(not part.layout.is_plain for part in piece.parts),
     )
 
 
-def _heads_in(piece: Piece, others: tuple[Piece, ...]) -> Expr:
-    """The heads of a piece that are in some other one as well: TRUE, FALSE, or a condition."""
-    elsewhere = {part.one.condition for other in others for part in other.parts}
-    shared = [part.one.condition for part in piece.parts if part.one.condition in elsewhere]
-    if not shared:
-        return FALSE
-    return TRUE if len(shared) == len(piece.parts) else _any(shared)
+def _conditions(pieces: Iterable[Piece]) -> set[Expr]:
+    """The conditions of the classes of heads that are in some piece."""
+    return {part.one.condition for piece in pieces for part in piece.parts}
 
 
-def _opposite_of(heads: Expr, piece: Piece) -> Expr:
-    if heads in (TRUE, FALSE):
-        return FALSE if heads == TRUE else TRUE
-    return _any([part.one.condition for part in piece.parts if not _covers(heads, part.one.condition)])
-
-
-def _covers(heads: Expr, condition: Expr) -> bool:
-    return condition == heads or (isinstance(heads, Or) and condition in heads.operands)
-
-
-def _any(conditions: list[Expr]) -> Expr:
-    return conditions[0] if len(conditions) == 1 else Or(tuple(conditions))
+def _heads_where(piece: Piece, chosen: Callable[[Expr], bool]) -> Expr:
+    """The heads of a piece whose class is chosen: TRUE, FALSE, or a condition."""
+    found = [part.one.condition for part in piece.parts if chosen(part.one.condition)]
+    return TRUE if len(found) == len(piece.parts) else disjunction(found)
