@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from attncc.emit.dialects import HOST, PATTERN
 from attncc.emit.expressions import ExpressionWriter
-from attncc.emit.torch_form.body import SYMBOLS
+from attncc.emit.torch_form.tensors import SYMBOLS
 from attncc.emit.writer import Writer
-from attncc.plan.ranges import HeadClass, Interval, Segment, plus
-from attncc.spec.expr import TRUE, Expr
+from attncc.plan.ranges import Domain, HeadClass, Interval, Segment, plus
+from attncc.spec.expr import TRUE, Expr, Name, names_in
 from attncc.spec.text import text
 
 _FAR = "_FAR"
@@ -88,6 +88,28 @@ class PatternPrinter:
         high = _FAR if interval.high is None else host.write(plus(interval.high, 1))
         both = f"({low}, {high})"
         return both if interval.when == TRUE else f"({both} if {host.write(interval.when)} else (0, 0))"
+
+    # --- heads ------------------------------------------------------------------------------------------------
+
+    def print_head_groups(self, writer: Writer, domain: Domain) -> None:
+        """Heads that share ranges run together."""
+        with writer.block("def _head_groups(heads, n, m):"):
+            writer.line('"""Lists of heads whose ranges are the same."""')
+            if heads_apart(domain):
+                writer.line("return [[head] for head in range(heads)]")
+                return
+            writer.line("groups = {}")
+            with writer.block("for head in range(heads):"):
+                writer.line("call = _Call(n, m, heads, head)")
+                conditions = ", ".join(self.host(each.condition) for each in domain.classes)
+                comma = "," if len(domain.classes) == 1 else ""
+                writer.line(f"groups.setdefault(({conditions}{comma}), []).append(head)")
+            writer.line("return list(groups.values())")
+
+
+def heads_apart(domain: Domain) -> bool:
+    """Whether even the heads of one class have ranges of their own."""
+    return any(Name.HEAD in names_in(each.pattern) for each in domain.classes)
 
 
 def _sentence(pattern: str, where: str) -> str:

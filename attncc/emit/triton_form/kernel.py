@@ -1,4 +1,4 @@
-"""Tile program → Triton: one kernel and the helper that is its tile body.
+"""Tile program → Triton: one kernel, which calls the helpers that are its tile bodies.
 
 Tiles of pairs are held as [fixed, swept], so that every reduction runs along the second axis, whichever axis is
 fixed. The body is called twice: in a loop over partial tiles with a mask, and in one over full tiles without.
@@ -10,37 +10,32 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from attncc.emit.tile import Kernel, Sweep
-from attncc.emit.triton_form.body import BodyPrinter
 from attncc.emit.triton_form.piece import KernelPiece
-from attncc.emit.triton_form.places import KernelPlaces
 from attncc.emit.triton_form.ranges import RangePrinter, Runs
+from attncc.emit.triton_form.results import KernelResults
 from attncc.emit.triton_form.scope import (
     BLOCK,
     COORDINATE,
-    COUNT,
     FROM,
     LANES,
-    LENGTH,
     LOWEST,
-    ORIGIN,
-    PLACE,
     POSITION,
-    SCALARS,
     START,
-    STEP,
     constexpr_of,
+    is_literal,
     is_offset_sum,
     is_vector,
     width_of,
 )
+from attncc.emit.triton_form.tile_function import TileFunctions
 from attncc.emit.writer import Writer
-from attncc.graph.ir import Node, peaked
+from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
 from attncc.spec.data import Axis as Length
-from attncc.spec.expr import FALSE, TRUE, Const, Expr, Name, names_in
+from attncc.spec.expr import FALSE, TRUE, Expr, Name, names_in
 
 
-class KernelPrinter(KernelPlaces):
+class KernelPrinter(TileFunctions, KernelResults):
     """Prints one kernel of the tile program.
 
     Args:
@@ -68,110 +63,12 @@ class KernelPrinter(KernelPlaces):
 
     # --- names ------------------------------------------------------------------------------------------------
 
-    def tile_name(self, at: int) -> str:
-        """The helper of one sweep."""
-        count = "" if at == len(self.kernel.sweeps) - 1 else "_count"
-        return f"_{self.kernel.name}{count}_tile{self.piece.name}"
-
     @property
     def name(self) -> str:
         """The kernel's own."""
         return f"_{self.kernel.name}_kernel{self.piece.name}"
 
-    @property
-    def carries(self) -> bool:
-        """Whether sums pass from piece to piece through memory."""
-        return self.kernel.name == "forward" and (self.piece.resumes != FALSE or self.piece.finishes != TRUE)
-
-    @property
-    def states(self) -> list[str]:
-        """The sums that do."""
-        return [f"{name}_state" for name in self.carried(self.kernel.sweeps[0])] if self.carries else []
-
     # --- the tile body ----------------------------------------------------------------------------------------
-
-    def body_arguments(self, sweep: Sweep) -> tuple[list[list[str]], list[str]]:
-        """Parameters of the tile body (values; pointers and strides; places and scalars), and its constexprs."""
-        carried = self.carried(sweep)
-        read = {name for node in (*sweep.body, *sweep.sums, *sweep.numbers) for name in node.inputs}
-        read |= set(peaked(sweep.peak)) if sweep.peak is not None else set()
-        fixed = [name for node in self.kernel.loads if node.name in read for name in self._held(node)]
-        fixed += [node.name for node in self.kernel.before if node.name in read]
-        fixed += [node.name for earlier in self._earlier(sweep) for node in earlier.reductions if node.name in read]
-        fixed += [node.name for each in (*self._earlier(sweep), sweep) for node in each.before if node.name in read]
-        fixed += [f"{node.name}_at" for node in self.by_offset if node.name in read]
-        fixed += [f"{node.name}_{what}" for node in sweep.sums if is_offset_sum(node) for what in ("at", "line")]
-        fixed += ["alive"] if self.offset_sums else []
-        loads = self._swept_loads(sweep)
-        pointers = [f"{name}_ptr" for node in loads for name in self.tensors_of(node)]
-        pointers += [f"{node.name}_ptr" for node in self.entries if node.name in read]
-        strides = [f"{node.name}_stride" for node in loads if node in self.vectors]
-        scalars = [node.name for node in self.kernel.uniform if node.name in read and not self._is_literal(node)]
-        scalars += [size for node in self.entries if node.name in read for size in self.sizes(node)]
-        names = self.names_read(sweep)
-        positions = [POSITION[self.fixed]] if self.reads_position(sweep, self.fixed) else []
-        positions += [COORDINATE[self.fixed]] if self.reads_coordinate(sweep, self.fixed) else []
-        needs_origin = self.reads_position(sweep, self.swept)
-        needs_origin &= not (self.laid_out and self.swept is Axis.COLUMN and self.piece.compacts)
-        places = [START[self.swept], *([ORIGIN[self.swept]] if needs_origin else [])]
-        places += self._class_scalars(sweep)
-        places += ["low", "high"] if self.rows_fixed else [self.limit(Axis.ROW)]
-        extra = [text for name, text in SCALARS.items() if name in names]
-        extra += [LENGTH[node.axes[0]] for node in self.channels if node.name in read]
-        extra += ["batch" for node in self.entries if node.name in read and self.is_batched(node)]
-        extra = [name for name in dict.fromkeys(extra) if name not in places]
-        parameters = [carried + fixed, pointers + strides, positions + places + extra + scalars]
-        constexprs = [name for node in loads if is_vector(node) for name in width_of(node)]
-        constexprs += [name for node in self.channels if node.name in read for name in width_of(node)]
-        constexprs += [BLOCK[Axis.ROW], BLOCK[Axis.COLUMN], "PRECISION"]
-        return parameters, list(dict.fromkeys(constexprs))
-
-    def _class_scalars(self, sweep: Sweep) -> list[str]:
-        """What a tile body is told of the class whose tokens it meets."""
-        if not self.laid_out:
-            return []
-        swept = self.swept
-        at_steps = self.reads_position(sweep, swept) and not (swept is Axis.COLUMN and self.piece.compacts)
-        at_steps |= any(node.name in self._read(sweep) for node in self.by_offset)
-        numbers = any(not is_vector(node) or node in self.channels for node in self._swept_loads(sweep))
-        by_coordinate = self.reads_coordinate(sweep, swept) or (self.reads_position(sweep, swept) and not at_steps)
-        found = [PLACE[swept]] if at_steps else []
-        found += [STEP[swept]] if at_steps or numbers else []
-        return [*found, *([FROM[swept]] if by_coordinate else [])]
-
-    def _read(self, sweep: Sweep) -> set[str]:
-        return {name for node in (*sweep.body, *sweep.sums, *sweep.numbers) for name in node.inputs}
-
-    def _held(self, node: Node) -> list[str]:
-        """The names under which a tile body gets an operand or number of the fixed axis."""
-        if not is_vector(node):
-            return [node.name]
-        tile = [node.name] if node.name in self.tiled else []
-        return tile + ([f"{node.name}_at"] if node.name in self.by_channel else [])
-
-    def _swept_loads(self, sweep: Sweep) -> list[Node]:
-        read = {name for node in (*sweep.body, *sweep.reductions, *sweep.numbers) for name in node.inputs}
-        return [node for node in sweep.loads if node.name in read or is_vector(node)]
-
-    def _earlier(self, sweep: Sweep) -> tuple[Sweep, ...]:
-        return self.kernel.sweeps[: self.kernel.sweeps.index(sweep)]
-
-    def _is_literal(self, node: Node) -> bool:
-        return isinstance(node.expr, Const)
-
-    def print_body(self, at: int) -> None:
-        """Write the helper of one sweep."""
-        sweep = self.kernel.sweeps[at]
-        start = self.writer.place
-        parameters, constexprs = self.body_arguments(sweep)
-        typed = [f"{name}: tl.constexpr" for name in (*constexprs, "MASKED")]
-        self.writer.line("@triton.jit")
-        self.writer.listing(f"def {self.tile_name(at)}(", [*parameters, typed], "):")
-        with self.writer.indented():
-            BodyPrinter(self, sweep).print()
-        self.writer.drop_unread(start)
-        self.writer.line()
-        self.writer.line()
 
     # --- the kernel -------------------------------------------------------------------------------------------
 
@@ -227,10 +124,10 @@ class KernelPrinter(KernelPlaces):
         else:
             self._print_accumulators(self.kernel.sweeps[0])
             self._print_heads(runs)
-        self._print_results()
+        self.print_results()
 
     def _numbers(self) -> list[tuple[str, bool]]:
-        return [(node.name, self.numbers[node.name]) for node in self.kernel.uniform if not self._is_literal(node)]
+        return [(node.name, self.numbers[node.name]) for node in self.kernel.uniform if not is_literal(node)]
 
     def _print_loads(self) -> None:
         writer, fixed = self.writer, self.fixed
@@ -275,7 +172,7 @@ class KernelPrinter(KernelPlaces):
             if table:
                 self.writer.line(f"{name} = tl.load({name}_ptr + batch * heads + head)")
         for node in self.kernel.uniform:
-            if self._is_literal(node) and any(node.name in each.inputs for each in self._every_number()):
+            if is_literal(node) and any(node.name in each.inputs for each in self._every_number()):
                 self.writer.line(f"{node.name} = {self.expression(node.value, pair=False)}")
 
     def _every_number(self) -> list[Node]:
@@ -370,23 +267,23 @@ class KernelPrinter(KernelPlaces):
             if self.rows_fixed:
                 if not self.carries or self.piece.resumes != TRUE:
                     self._print_accumulators(sweep)
-                self._print_resume(sweep)
+                self.print_resume(sweep)
             if not runs:
                 continue
             partial, steps = _concatenated([(each.t0, each.f0, each.f1, each.t1) for each in runs])
             with self.writer.block(f"for step in range(0, {steps}):"):
                 self._print_tile_of_step(partial)
-                self._print_call(at, sweep, masked=True)
+                self.print_call(at, sweep, masked=True)
             full = [each for each in runs if each.has_full]
             if len(full) == 1:
                 with self.writer.block(f"for tile in range({full[0].f0}, {full[0].f1}):"):
-                    self._print_call(at, sweep, masked=False)
+                    self.print_call(at, sweep, masked=False)
             elif full:
                 ranges = [(each.f0, each.f1) for each in full]
                 steps = " + ".join(f"{stop} - {start}" for start, stop in ranges)
                 with self.writer.block(f"for step in range(0, {steps}):"):
                     self._print_tile_of_step(ranges)
-                    self._print_call(at, sweep, masked=False)
+                    self.print_call(at, sweep, masked=False)
         if self.rows_fixed:
             self.writer.line()
 
@@ -395,135 +292,6 @@ class KernelPrinter(KernelPlaces):
         self.writer.line(f"tile = {ranges[0][0]} + step")
         for (_, stop), (start, _) in pairwise(ranges):
             self.writer.line(f"tile = tl.where(tile < {stop}, tile, tile + ({start} - {stop}))")
-
-    def _print_call(self, at: int, sweep: Sweep, *, masked: bool) -> None:
-        parameters, constexprs = self.body_arguments(sweep)
-        carried = ", ".join(self.carried(sweep))
-        loads = self._swept_loads(sweep)
-        pointers = [self._tile_of(node, name) for node in loads for name in self.tensors_of(node)]
-        pointers += parameters[1][len(pointers) : len(parameters[1]) - sum(node in self.vectors for node in loads)]
-        strides = [self.stride(node) for node in loads if node in self.vectors]
-        swept_start = f"tile * {BLOCK[self.swept]}"
-        values = [swept_start if name == START[self.swept] else name for name in parameters[2]]
-        self.writer.listing(
-            f"{carried}{' = ' if carried else ''}{self.tile_name(at)}(",
-            [parameters[0], pointers + strides, values, [*constexprs, str(masked)]],
-            ")",
-        )
-
-    def _tile_of(self, node: Node, name: str) -> str:
-        """Where a tensor's part for the tile of the swept axis begins."""
-        head = "_head" if self.is_swept_row(node) else ""
-        if node in self.vectors and name == node.name:
-            return f"{name}{head}_ptr + tile * {name}_step"
-        first = self.place(self.swept, f"tile * {BLOCK[self.swept]}")
-        if is_vector(node):
-            return f"{name}{head}_ptr + {first}"
-        start = "key_numbers" if self.rows_fixed else "statistics"
-        return f"{name}_ptr + {start} + {first}"
-
-    def _print_resume(self, sweep: Sweep) -> None:
-        """Sums go on from those of the piece before."""
-        if not self.carries or self.piece.resumes == FALSE:
-            return
-        for node in sweep.reductions:
-            text = self._loaded_state(node)
-            if self.piece.resumes != TRUE:
-                text = f"tl.where({self.expression(self.piece.resumes, pair=False)}, {text}, {node.name})"
-            self.writer.line(f"{node.name} = {text}")
-
-    def _loaded_state(self, node: Node) -> str:
-        pointer = f"{node.name}_state_ptr + first_vector"
-        if is_vector(node):
-            width, block = width_of(node)
-            arguments = f"{width}{f' * {STEP[self.fixed]}' if self.laid_out else ''}, visible"
-            return f"_load_tile({pointer} * {width}, {arguments}, {BLOCK[self.fixed]}, {width}, {block}, True)"
-        if self.laid_out:
-            self.used.add("_load_spaced")
-            return f"_load_spaced({pointer}, {STEP[self.fixed]}, visible, 0.0, {BLOCK[self.fixed]}, True)"
-        return f"_load_numbers({pointer}, visible, 0.0, {BLOCK[self.fixed]}, True)"
-
-    def _print_results(self) -> None:
-        """Results, or, for heads that later pieces go on with, sums."""
-        if not self.carries or self.piece.finishes == TRUE:
-            self._print_finished()
-            return
-        if self.piece.finishes == FALSE:
-            self._print_states()
-            return
-        with self.writer.block(f"if {self.expression(self.piece.finishes, pair=False)}:"):
-            self._print_finished()
-        with self.writer.block("else:"):
-            self._print_states()
-
-    def _print_states(self) -> None:
-        for node in self.kernel.sweeps[0].reductions:
-            self._store(f"{node.name}_state", node, node.name, "visible")
-
-    def _store(self, target: str, node: Node, value: str, visible: str) -> None:
-        """Write numbers or vectors of the fixed axis."""
-        block = BLOCK[self.fixed]
-        step = f" * {STEP[self.fixed]}" if self.laid_out else ""
-        if not is_vector(node):
-            lanes = f"tl.arange(0, {block}){step}"
-            self.writer.line(f"tl.store({target}_ptr + first_vector + {lanes}, {value}, mask={visible})")
-            return
-        width, tile = width_of(node)
-        stride = f"{width}{step}, " if step else ""
-        self.used |= {"_store_spaced"} if step else set()
-        function = "_store_spaced" if step else "_store_tile"
-        pointer = f"{target}_ptr + first_vector * {width}"
-        self.writer.line(f"{function}({pointer}, {stride}{visible}, {value}, {block}, {width}, {tile})")
-
-    def _added(self, node: Node, visible: str) -> str:
-        """What is there already, to which a gradient is added."""
-        block, step = BLOCK[self.fixed], f" * {STEP[self.fixed]}" if self.laid_out else ""
-        if is_vector(node):
-            width, tile = width_of(node)
-            pointer = f"{node.name}_ptr + first_vector * {width}"
-            return f"_load_tile({pointer}, {width}{step}, {visible}, {block}, {width}, {tile}, True)"
-        lanes = f"tl.arange(0, {block}){step}"
-        return f"tl.load({node.name}_ptr + first_vector + {lanes}, mask={visible}, other=0.0)"
-
-    def _print_finished(self) -> None:
-        writer, kernel = self.writer, self.kernel
-        visible = "visible" if self.rows_fixed else f"column_lanes < {COUNT[Axis.COLUMN] if self.laid_out else 'm'}"
-        for node in kernel.after:
-            writer.line(f"{node.name} = {self._result(node)}")
-        for node in kernel.stores:
-            value = node.name
-            if self.fixed not in node.axes:
-                continue
-            if not self.rows_fixed:
-                value = f"tl.where({'seen[:, None]' if is_vector(node) else 'seen'}, {value}, 0.0)"
-            if self.piece.adds and kernel.name != "forward":
-                writer.line(f"{node.name} = {value} + {self._added(node, visible)}")
-                value = node.name
-            self._store(node.name, node, value, visible)
-        if self.keeps_residual:
-            with writer.block("if residual_ptr is not None:  # what rounding takes from `out`, for backward"):
-                writer.line("residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)")
-                out = next(node for node in kernel.stores if node.name == "out")
-                self._store("residual", out, "residual", "visible")
-
-    def _result(self, node: Node) -> str:
-        match node.op:
-            case Op.DIVIDE:
-                self.used.add("_inverse")
-                divisor = self.node(node.inputs[1])
-                lanes = "[:, None]" if divisor is not None and divisor.axes else ""
-                return f"{node.inputs[0]} * _inverse({node.inputs[1]}){lanes}"
-            case Op.MULTIPLY:
-                factor = next(each for each in self.kernel.uniform if each.name == node.inputs[1])
-                text = self.expression(factor.value, pair=False) if self._is_literal(factor) else factor.name
-                return f"{node.inputs[0]} * {text}"
-            case Op.ADD:
-                return " + ".join(node.inputs)
-            case _:
-                text = self.expression(node.value, pair=False)
-                if "tl.log(" in text:
-                    self.used.add("_log")
-                return text.replace("tl.log(", "_log(")
 
 
 def _concatenated(runs: list[tuple[str, str, str, str]]) -> tuple[list[tuple[str, str]], str]:

@@ -12,7 +12,7 @@ from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
 from attncc.spec.data import Axis as Length
-from attncc.spec.expr import Expr, Local, Name, Vector, names_in, walk
+from attncc.spec.expr import Const, Expr, Local, Name, Vector, names_in, walk
 
 LOWEST = "-3.4028234663852886e38"
 
@@ -55,6 +55,11 @@ def constexpr_of(width: str) -> str:
 def is_vector(node: Node) -> bool:
     """Whether a node is made of vectors, one a row or a key."""
     return bool(set(node.axes) & {Axis.FEATURE, Axis.VALUE})
+
+
+def is_literal(node: Node) -> bool:
+    """Whether a number is a constant, written where it is read."""
+    return isinstance(node.expr, Const)
 
 
 def is_by_offset(node: Node) -> bool:

@@ -1,0 +1,101 @@
+"""Plan → the kernels of a module, of the whole pattern and of every piece."""
+
+from __future__ import annotations
+
+from attncc.emit.numbers import tables_of
+from attncc.emit.tile import Kernel, schedule
+from attncc.emit.triton_form.kernel import KernelPrinter
+from attncc.emit.triton_form.library import library
+from attncc.emit.triton_form.piece import KernelPiece, kernel_pieces, whole_of
+from attncc.emit.triton_form.scope import is_literal, is_offset_sum
+from attncc.emit.triton_form.symbols import complete
+from attncc.emit.writer import WIDTH, Writer
+from attncc.graph.core import Kind, Operand
+from attncc.graph.ir import Node
+from attncc.graph.ops import Axis, Op
+from attncc.plan.model import Plan
+
+
+class Kernels:
+    """The kernels of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        forward, backward = (complete(graph, plan.core) for graph in (plan.gpu.forward, plan.gpu.backward))
+        columns = tuple(name for name in backward.outputs if Axis.COLUMN in backward[name].axes)
+        rows = tuple(name for name in backward.outputs if self._is_summed_by_row(backward[name]))
+        self.forward = schedule("forward", forward, Axis.ROW, forward.outputs)
+        self.columns = schedule("backward_columns", backward, Axis.COLUMN, columns)
+        self.rows = schedule("backward_rows", backward, Axis.ROW, rows) if rows else None
+        self.core = plan.core
+        self.widths = tuple(dict.fromkeys(("d", "e", *(each.width or "e" for each in plan.core.operands))))
+        known = {each.width for each in plan.core.operands}
+        self.widths = tuple(name for name in self.widths if name in known)
+        self.used: set[str] = set()
+        self.host_used: set[str] = set()
+        self.whole, self.pieces = whole_of(plan), kernel_pieces(plan)
+
+    def _is_summed_by_row(self, gradient: Node) -> bool:
+        """Whether tiles of rows compute a gradient: what follows from saved row numbers alone needs no kernel."""
+        of_row = Axis.ROW in gradient.axes and gradient.op is not Op.NUMBER
+        return of_row or Axis.OFFSET in gradient.axes
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Every kernel, in the order of the file."""
+        return tuple(kernel for kernel in (self.forward, self.columns, self.rows) if kernel is not None)
+
+    def uniform(self) -> tuple[Node, ...]:
+        """Call-wide numbers of all kernels, each once; constants are printed where they are used."""
+        nodes = {node.name: node for kernel in self.kernels for node in kernel.uniform}
+        return tuple(node for node in nodes.values() if not is_literal(node))
+
+    def tables(self) -> dict[str, bool]:
+        tables = tables_of(self.uniform())
+        return {node.name: node.name in tables for node in self.uniform()}
+
+    def kernel_text(self) -> str:
+        """Helpers, tile bodies and kernels, to stand inside `if triton is not None:`."""
+        writer = Writer(width=WIDTH - 4)
+        tables = self.tables() | {
+            node.name: False for kernel in self.kernels for node in kernel.uniform if is_literal(node)
+        }
+        for piece in (self.whole, *self.pieces):
+            for printer in self._printers(writer, tables, piece):
+                for at in range(len(printer.kernel.sweeps)):
+                    printer.print_body(at)
+                printer.print_kernel()
+        text = library(self.used) + "\n\n" + writer.text()
+        return "\n".join(f"    {line}" if line else "" for line in text.strip("\n").split("\n"))
+
+    def _printers(self, writer: Writer, tables: dict[str, bool], piece: KernelPiece) -> list[KernelPrinter]:
+        data = {each.name: each for each in self.plan.spec.data}
+        axes = {each.name: data[each.source or each.name].axes for each in self.core.of_kind(Kind.TABLE)}
+        return [
+            KernelPrinter(
+                writer,
+                kernel,
+                piece,
+                self.widths,
+                axes,
+                tables,
+                self.used,
+                keeps_residual=self.plan.reads_delta and kernel is self.forward,
+            )
+            for kernel in self.kernels
+        ]
+
+    def printer(self, kernel: Kernel, piece: KernelPiece) -> KernelPrinter:
+        return next(each for each in self._printers(Writer(), {}, piece) if each.kernel is kernel)
+
+    def offset_sums(self) -> tuple[Node, ...]:
+        """The sums by distance that tiles of rows add up."""
+        sweeps = self.rows.sweeps if self.rows is not None else ()
+        return tuple(node for sweep in sweeps for node in sweep.sums if is_offset_sum(node))
+
+    def column(self) -> str:
+        """The operand that tells keys and their heads."""
+        return self.core.of_kind(Kind.COLUMN_VECTOR)[0].name
+
+    def of_keys(self) -> list[Operand]:
+        return list(self.core.of_kind(Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER))
