@@ -1054,7 +1054,7 @@ def _weights_of(q, a_of_row, k, i, j, hidden, numbers, call):
 
 
 def _batched(q, a_of_row, k, v, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = a_of_row.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = a_of_row.dtype, _wide(a_of_row.dtype), a_of_row.device

@@ -984,8 +984,8 @@ def _backward(
     with torch.autocast(q_of_row.device.type, enabled=False):
         call = _Call(q_of_row.shape[2], v.shape[2], q_of_row.shape[1], 0)
         run(
-            q_of_row, k_of_key, v, temperature_of_row, out, lse, d_out, d_lse, d_k_of_key, dv,
-            numbers, call, functools.partial(_store, grads),
+            q_of_row, k_of_key, v, temperature_of_row, out, lse, d_out, d_lse, d_k_of_key,
+            dv, numbers, call, functools.partial(_store, grads),
         )  # fmt: skip
     return d_q_of_row, d_k_of_key.to(k_of_key.dtype), dv.to(v.dtype), d_temperature_of_row
 
@@ -1031,7 +1031,7 @@ def _weights_of(q_of_row, k_of_key, temperature_of_row, i, j, hidden, numbers, c
 
 
 def _batched(q_of_row, k_of_key, v, temperature_of_row, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = q_of_row.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q_of_row.dtype, _wide(q_of_row.dtype), q_of_row.device

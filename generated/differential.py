@@ -1045,7 +1045,7 @@ def _one_weights_of(q, k, i, j, hidden, numbers, call):
 
 
 def _one_batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_one_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_one_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device
@@ -1907,8 +1907,8 @@ def _two_backward(
             results = _two_backward_slab(
                 _fold(q2, slab, kv_heads), k2[slab.entries], v[slab.entries], d_rows,
                 _rows_of(lse, slab), delta, dv[slab.entries].flatten(0, 1),
-                d_k2[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab, chunks, work,
-                call,
+                d_k2[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab, chunks,
+                work, call,
             )  # fmt: skip
             store(slab, results)
 
@@ -1937,7 +1937,7 @@ def _two_weights_of(q2, k2, i, j, hidden, numbers, call):
 
 
 def _two_batched(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_two_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_two_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = q2.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q2.dtype, _wide(q2.dtype), q2.device

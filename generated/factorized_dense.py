@@ -983,8 +983,8 @@ def _forward(
             work = _workspace(slab, chunks, A, 3, work)
             results = _forward_slab(
                 _fold(A, slab, kv_heads), _fold(C, slab, kv_heads), vector_of_key[slab.entries],
-                vector_of_key_2[slab.entries], v[slab.entries], _entries_of(numbers, slab), slab,
-                chunks, work, call,
+                vector_of_key_2[slab.entries], v[slab.entries], _entries_of(numbers, slab),
+                slab, chunks, work, call,
             )  # fmt: skip
             if keep_residual:
                 results += (results[0] - results[0].to(A.dtype),)
@@ -1059,8 +1059,9 @@ def _backward(
     with torch.autocast(A.device.type, enabled=False):
         call = _Call(A.shape[2], v.shape[2], A.shape[1], 0)
         run(
-            A, C, vector_of_key, vector_of_key_2, v, out, lse, d_out, d_lse, d_vector_of_key,
-            d_vector_of_key_2, dv, numbers, call, functools.partial(_store, grads),
+            A, C, vector_of_key, vector_of_key_2, v, out, lse, d_out, d_lse,
+            d_vector_of_key, d_vector_of_key_2, dv, numbers, call,
+            functools.partial(_store, grads),
         )  # fmt: skip
     return (
         dA,
@@ -1113,7 +1114,7 @@ def _weights_of(A, C, vector_of_key, vector_of_key_2, i, j, hidden, numbers, cal
 
 
 def _batched(A, C, vector_of_key, vector_of_key_2, v, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = A.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = A.dtype, _wide(A.dtype), A.device

@@ -904,8 +904,8 @@ def _backward(
             results = _backward_slab(
                 _fold(R1_of_row, slab, kv_heads), R2_of_key[slab.entries], v[slab.entries],
                 d_rows, _rows_of(lse, slab), delta, dv[slab.entries].flatten(0, 1),
-                d_R2_of_key[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab, chunks,
-                work, call,
+                d_R2_of_key[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab,
+                chunks, work, call,
             )  # fmt: skip
             store(slab, results)
 
@@ -959,7 +959,7 @@ def _weights_of(R1_of_row, R2_of_key, i, j, hidden, numbers, call):
 
 
 def _batched(R1_of_row, R2_of_key, v, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = R1_of_row.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = R1_of_row.dtype, _wide(R1_of_row.dtype), R1_of_row.device

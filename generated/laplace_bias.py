@@ -978,7 +978,8 @@ def _forward(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths):
             work = _workspace(slab, chunks, q, 2, work)
             results = _forward_slab(
                 _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
-                _own(bias_by_offset, slab), _entries_of(numbers, slab), slab, chunks, work, call,
+                _own(bias_by_offset, slab), _entries_of(numbers, slab), slab, chunks, work,
+                call,
             )  # fmt: skip
             store(slab, results)
 
@@ -1060,7 +1061,7 @@ def _weights_of(q, k, bias_by_offset, i, j, hidden, numbers, call):
 
 
 def _batched(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device

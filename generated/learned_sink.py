@@ -915,7 +915,8 @@ def _forward(q, k, v, sink_of_row, scale, q_start, k_start, q_starts, kv_lengths
             work = _workspace(slab, chunks, q, 2, work)
             results = _forward_slab(
                 _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
-                _rows_of(sink_of_row, slab), _entries_of(numbers, slab), slab, chunks, work, call,
+                _rows_of(sink_of_row, slab), _entries_of(numbers, slab), slab, chunks, work,
+                call,
             )  # fmt: skip
             if keep_residual:
                 results += (results[0] - results[0].to(q.dtype),)
@@ -1039,7 +1040,7 @@ def _weights_of(q, k, sink_of_row, i, j, hidden, numbers, call):
 
 
 def _batched(q, k, v, sink_of_row, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device

@@ -855,7 +855,7 @@ def _weights_of(q, a_of_row, b_of_key, i, j, hidden, numbers, call):
 
 
 def _batched(q, v, a_of_row, b_of_key, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device

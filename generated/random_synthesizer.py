@@ -731,9 +731,9 @@ def _backward(q, v, R, out, lse, residual, d_out, d_lse, q_start, k_start, q_sta
             delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
             delta -= _rows_of(d_lse, slab)
             results = _backward_slab(
-                _fold(q, slab, kv_heads), v[slab.entries], R, d_rows, _rows_of(lse, slab), delta,
-                dv[slab.entries].flatten(0, 1), dR, _entries_of(numbers, slab), slab, chunks,
-                work, call,
+                _fold(q, slab, kv_heads), v[slab.entries], R, d_rows, _rows_of(lse, slab),
+                delta, dv[slab.entries].flatten(0, 1), dR, _entries_of(numbers, slab), slab,
+                chunks, work, call,
             )  # fmt: skip
             store(slab, results)
 
@@ -788,7 +788,7 @@ def _weights_of(q, R, i, j, hidden, numbers, call):
 
 
 def _batched(q, v, R, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q.dtype, _wide(q.dtype), q.device

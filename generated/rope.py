@@ -951,10 +951,10 @@ def _backward(
             delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
             delta -= _rows_of(d_lse, slab)
             results = _backward_slab(
-                _fold(q_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries], d_rows,
-                _rows_of(lse, slab), delta, dv[slab.entries].flatten(0, 1),
-                d_k_of_key[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab, chunks,
-                work, call,
+                _fold(q_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
+                d_rows, _rows_of(lse, slab), delta, dv[slab.entries].flatten(0, 1),
+                d_k_of_key[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab,
+                chunks, work, call,
             )  # fmt: skip
             store(slab, results)
 
@@ -1011,7 +1011,7 @@ def _weights_of(q_of_row, k_of_key, i, j, hidden, numbers, call):
 
 
 def _batched(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_forward` returns, in memory that grows as rows times keys that a block touches."""
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
     batch, heads, n, _ = q_of_row.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q_of_row.dtype, _wide(q_of_row.dtype), q_of_row.device

@@ -25,6 +25,7 @@ class Dialect:
     helpers: Mapping[str, str] = field(default_factory=dict)
     infinity: str = 'float("inf")'
     table: str = ""  # how a list of constants is indexed; empty: by nested choices
+    elu_plus_one: str = ""  # `elu(x) + 1` in one step; empty: as it is written
     real: str = "{0}"  # a whole number of positions as a real one, where a function needs it
     real_operands: bool = False  # whether arithmetic needs it as well
 
@@ -58,6 +59,7 @@ TRITON = Dialect(
     floor_divide="_floor_divide({0}, {1})",
     modulo="_modulo({0}, {1})",
     helpers={name: f"_{name}" for name in ("tanh", "silu", "gelu", "softplus", "elu", "sign")},
+    elu_plus_one="_elu_plus_one({0})",
     real="tl.cast({0}, tl.float32)",
 )
 
@@ -90,6 +92,7 @@ TORCH = Dialect(
     helpers={"min": "_minimum", "max": "_maximum", "clip": "_minimum"},
     infinity="torch.inf",
     table="_entry({0}, {1})",
+    elu_plus_one="_elu_plus_one({0})",
     real="({0}).to(q.dtype)",
     real_operands=True,  # torch multiplies whole and plain numbers in its default type
 )

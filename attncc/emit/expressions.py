@@ -157,6 +157,13 @@ class ExpressionWriter:
 
     def _binary(self, expr: Binary) -> tuple[int, str]:
         left, right = expr.left, expr.right
+        match expr:
+            case (
+                Binary(op=BinaryOp.ADD, left=Call(function="elu", arguments=(inner,)), right=Const(value=1))
+                | Binary(op=BinaryOp.ADD, left=Const(value=1), right=Call(function="elu", arguments=(inner,)))
+            ) if self.dialect.elu_plus_one:
+                self.used.add("_elu_plus_one")  # the sum of the two would lose all digits where x is far below 0
+                return _ATOM, self.dialect.elu_plus_one.format(self._operand(expr, inner, _LOOSE))
         match expr.op:
             case BinaryOp.ADD | BinaryOp.SUBTRACT:
                 first, second = self._operand(expr, left, _SUM), self._operand(expr, right, _PRODUCT)

@@ -99,3 +99,25 @@ def test_transforms_give_the_same_bits(causal: Built) -> None:
     eager = torch.autograd.grad(mapped_total(*leaves), leaves)
     for found in (inside, outside, eager):
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_features_far_below_0_keep_their_digits(dtype: torch.dtype, tmp_path: Path) -> None:
+    """elu(-30) + 1 is e^-30: computed as a sum it is 0, and so would the row's sum be."""
+    built = build("attention tails { similarity = features(x -> elu(x) + 1) }", tmp_path)
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(1, 2, 9, 8, generator=generator) for _ in range(3))
+    own = [each.to(dtype).requires_grad_() for each in (q, k - 30, v)]
+    wide = [each.detach().double().requires_grad_() for each in own]
+    phi = [torch.where(each > 0, each + 1, each.exp()) for each in wide[:2]]
+    weights = phi[0] @ phi[1].mT
+    expected = weights / weights.sum(-1, keepdim=True) @ wide[2]
+    out = built.module.attention(*own)
+    limits = {"rtol": 2e-5, "atol": 2e-5} if dtype == torch.float32 else {"rtol": 0.03, "atol": 0.03}
+    torch.testing.assert_close(out.double(), expected, **limits)
+    for found, wanted in zip(
+        torch.autograd.grad(out.double().sin().sum(), own),
+        torch.autograd.grad(expected.sin().sum(), wide),
+        strict=True,
+    ):
+        torch.testing.assert_close(found.double(), wanted, **limits)

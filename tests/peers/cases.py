@@ -9,15 +9,21 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
-from attncc.diagnostics import Source
 from attncc.spec.expr import And, Compare, CompareOp, Const, Expr, Name, Or, Symbol
 from attncc.spec.model import Spec
-from attncc.spec.resolve import load as load_spec
-from tests.peers.common import HERE, Peer, Tensors, description, join_heads, output_projection, split_heads
+from tests.peers.common import (
+    HERE,
+    Peer,
+    Tensors,
+    description,
+    from_file,
+    from_text,
+    join_heads,
+    output_projection,
+    split_heads,
+)
 from tests.peers.learned import LEARNED
-
-SPECS = HERE.parent.parent / "specs"
-
+from tests.peers.linear import LINEAR
 
 # How layers make their operands
 
@@ -66,17 +72,6 @@ def padded_operands(tensors: Tensors) -> tuple[Tensor, Tensor, Tensor]:
 
 
 # Specs
-
-
-def from_file(name: str, **parameters: object) -> Spec:
-    """A spec of `specs/`."""
-    path = SPECS / f"{name}.attn"
-    return load_spec(Source(path.name, path.read_text()), {key: str(value) for key, value in parameters.items()})
-
-
-def from_text(body: str) -> Spec:
-    """A spec written here."""
-    return load_spec(Source("peer.attn", f"attention peer {{\n{body}\n}}"))
 
 
 def listed_pairs(mask: Tensor) -> Expr:
@@ -175,6 +170,7 @@ PEERS: dict[str, Peer] = {
             {"kv_lengths": (48, 43)},
         ),
         *LEARNED,
+        *LINEAR,
     )
 }
 

@@ -17,9 +17,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
+from attncc.diagnostics import Source
 from attncc.spec.model import Spec
+from attncc.spec.resolve import load as load_spec
 
 HERE = Path(__file__).parent
+SPECS = HERE.parent.parent / "specs"
 
 Tensors = Mapping[str, Tensor]
 Attention = Callable[..., Tensor]  # (*data, scale, kv_lengths, q_start, k_start) -> out
@@ -82,6 +85,17 @@ def assert_agrees(peer: Peer, attention: Attention, dtype: torch.dtype) -> None:
     for name, (found, expected) in run(peer, attention, dtype).items():
         error, limit = float((found - expected).abs().max()), atol + rtol * float(expected.abs().max())
         assert error <= limit, f"{peer.name}: {name} in {dtype} is off by {error:.1e}, allowed are {limit:.1e}"
+
+
+def from_file(name: str, **parameters: object) -> Spec:
+    """A spec of `specs/`."""
+    path = SPECS / f"{name}.attn"
+    return load_spec(Source(path.name, path.read_text()), {key: str(value) for key, value in parameters.items()})
+
+
+def from_text(body: str) -> Spec:
+    """A spec written here."""
+    return load_spec(Source("peer.attn", f"attention peer {{\n{body}\n}}"))
 
 
 def split_heads(x: Tensor, width: int) -> Tensor:

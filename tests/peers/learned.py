@@ -139,7 +139,7 @@ def _sinks(name: str, pattern: Expr, text: str) -> Peer:
 # Gated attention units
 
 
-def _hidden(tensors: Tensors) -> tuple[Tensor, Tensor, Tensor]:
+def hidden(tensors: Tensors) -> tuple[Tensor, Tensor, Tensor]:
     """The normalised input, the values and the gate."""
     x = tensors["in.x"]
     z = functional.layer_norm(x, x.shape[-1:], tensors["w.norm.weight"], tensors["w.norm.bias"], 1e-5)
@@ -149,14 +149,14 @@ def _hidden(tensors: Tensors) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def gated_operands(tensors: Tensors) -> Operands:
-    z, v, _ = _hidden(tensors)
+    z, v, _ = hidden(tensors)
     u = functional.silu(functional.linear(z, tensors["w.to_qk.0.weight"], tensors["w.to_qk.0.bias"]))
     q, k = (u * tensors["w.offsetscale.gamma"][at] + tensors["w.offsetscale.beta"][at] for at in (0, 1))
     return q[:, None], k[:, None], v[:, None], tensors["w.rel_pos_bias.relative_attention_bias.weight"].T
 
 
 def gated_output(tensors: Tensors, out: Tensor) -> Tensor:
-    gated = out[:, 0] * _hidden(tensors)[2]
+    gated = out[:, 0] * hidden(tensors)[2]
     return functional.linear(gated, tensors["w.to_out.0.weight"], tensors["w.to_out.0.bias"]) + tensors["in.x"]
 
 

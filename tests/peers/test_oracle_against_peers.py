@@ -12,8 +12,8 @@ from attncc.check.oracle import dense, related
 from attncc.plan.domain import analyse
 from attncc.plan.partition import partition
 from attncc.spec.expr import TRUE, Const, Name, Symbol
-from tests.peers.cases import MASKS, PEERS, Mask, from_text
-from tests.peers.common import Peer, assert_agrees
+from tests.peers.cases import MASKS, PEERS, Mask
+from tests.peers.common import Peer, assert_agrees, from_text
 from tests.peers.learned import LEARNED
 from tests.plan.forced import always, forced, times_of
 from tests.plan.test_domain import Call_

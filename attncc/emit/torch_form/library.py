@@ -29,6 +29,11 @@ def _where(condition, a, b, q=None):
         a = torch.tensor(a, dtype=dtype, device=condition.device)
     return torch.where(condition, a, b)
 ''',
+    "_elu_plus_one": '''
+def _elu_plus_one(x):
+    """elu(x) + 1, by sides: next to 1, what is left of a small number is rounded away."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+''',
     "_entry": '''
 def _entry(values, at):
     """The constants of a list at one index or at a tensor of them; whole where the index and all constants are."""

@@ -114,7 +114,7 @@ class PassTexts:
         """Arguments in lines of the width of a file, deep in a function."""
         lines = [""]
         for argument in arguments:
-            if lines[-1] and len(lines[-1]) + len(argument) + 2 > WIDTH - 18:
+            if lines[-1] and len(lines[-1]) + len(argument) + 2 > WIDTH - 20:
                 lines.append("")
             lines[-1] += f"{' ' * bool(lines[-1])}{argument},"
         return lines

@@ -130,6 +130,12 @@ def _elu(x):
     half = _tanh(0.5 * tl.minimum(x, 0.0))
     return tl.where(x > 0.0, x, 2.0 * half / (1.0 - half))
 ''',
+    "_elu_plus_one": '''
+@triton.jit
+def _elu_plus_one(x):
+    """elu(x) + 1, by sides: next to 1, what is left of a small number is rounded away."""
+    return tl.where(x > 0.0, x + 1.0, tl.exp(tl.minimum(x, 0.0)))
+''',
     "_sign": """
 @triton.jit
 def _sign(x):
