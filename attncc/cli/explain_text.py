@@ -115,7 +115,7 @@ def _pieces(pieces: dict[str, Any]) -> list[str]:
     for at, piece in enumerate(pieces["pieces"], 1):
         for part in piece["parts"]:
             lines.append(f"  {at}. {_class_title(part)}: {part['pattern']}")
-            lines.append(f"    {part['layout']['text']}")
+            lines.append(f"    {part['layout']['text']}{', by themselves' if part['alone'] else ''}")
             if not part["layout"]["plain"]:
                 lines.append(f"    by coordinates: {part['by_coordinates']}")
             lines += [f"    {line}" for line in table(_visits(part["by_row"])).splitlines()]
@@ -208,8 +208,7 @@ def _candidates(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str
 
 
 def _piece_row(at: int, tiles: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    scores = tiles["touched"] * tiles["rows"] * tiles["columns"]
-    return f"  piece {at}", _decimal(scores), f"{tiles['waste']:.2f}", "", ""
+    return f"  piece {at}", _decimal(tiles["scores"]), f"{tiles['waste']:.2f}", "", ""
 
 
 def _cost(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str]:

@@ -177,7 +177,8 @@ class _Choice:
 
 
 def _tiles(found: Density) -> dict[str, Any]:
-    return asdict(found) | {"waste": round(found.waste, 4)}
+    counts = {name: value for name, value in asdict(found).items() if name != "small"}
+    return counts | {"scores": found.scores, "waste": round(found.waste, 4)}
 
 
 def _pieces(pieces: Pieces | None, choice: _Choice, heads: int) -> dict[str, Any] | None:
@@ -202,6 +203,7 @@ def _part(part: Part, heads: int) -> dict[str, Any]:
         "is_every_head": part.one.condition == TRUE,
         "heads": list(heads_where(part.one.condition, heads)),
         "pattern": text(part.pattern),
+        "alone": part.alone,
         "layout": {
             "text": layout_text(layout),
             "plain": layout.is_plain,

@@ -7,7 +7,7 @@ beside the rows and keys of its class counts as waste.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attncc.plan.counting import Tiles, related_pairs, tile_ranges
 from attncc.plan.evaluate import evaluate
@@ -45,11 +45,12 @@ class Density:
     pairs: int
     row_tiles: int  # tiles of rows that visit any
     exact: bool
+    small: int = 0  # scores that are not computed because some of the tiles are smaller
 
     @property
     def scores(self) -> int:
         """Scores computed, lanes without a row or a key included."""
-        return self.touched * self.rows * self.columns
+        return self.touched * self.rows * self.columns - self.small
 
     @property
     def waste(self) -> float:
@@ -58,12 +59,13 @@ class Density:
 
 
 def together(counts: Iterable[tuple[Density, int]]) -> Density:
-    """The sum of at least one count, each so many times, with tiles of one size."""
+    """The sum of at least one count, each so many times; said of tiles as large as the first has."""
     found = list(counts)
     names = ("touched", "full", "partial", "pairs", "row_tiles")
     sums = {name: sum(times * getattr(each, name) for each, times in found) for name in names}
     first, _ = found[0]
-    return Density(first.rows, first.columns, **sums, exact=all(each.exact for each, _ in found))
+    total = Density(first.rows, first.columns, **sums, exact=all(each.exact for each, _ in found))
+    return replace(total, small=total.scores - sum(times * each.scores for each, times in found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def density_of_piece(piece: Piece, call: Call) -> Density:
     Raises:
         IndexError: as `density`.
     """
-    return _measured(list(_groups(piece.parts, call)), call.tile)
+    return _measured(list(_groups(piece.parts, call)), piece.parts[0].tile(call.tile))
 
 
 def _groups(parts: Iterable[Part], call: Call) -> Iterator[_Group]:

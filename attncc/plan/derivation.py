@@ -10,8 +10,9 @@ from attncc.graph.ops import Axis, Op
 from attncc.plan.describe import by_coordinates, coordinates_text, heads_text, interval_text, is_restricted
 from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import Domain, HeadClass
+from attncc.plan.written import tree_expr
 from attncc.rewrite.engine import Refusal, Step
-from attncc.spec.expr import Expr
+from attncc.spec.expr import Expr, Name
 from attncc.spec.text import text
 
 ONCE_A_TOKEN = "what one token or one distance determines alone is computed once for it, not once for each pair."
@@ -21,6 +22,7 @@ SPLIT_UNION = (
     "P = A | B is A, and B without A; each has its own layout, and the sums of a row go on from one to the next."
 )
 RESIDUE_LAYOUT = "where rows of one class of positions see only keys of one class, each class is taken by itself."
+OWN_ROWS = "rows that see much more than their neighbours have tiles of their own; other tiles pass them over."
 COMPACT_KEYS = "where all related keys lie on strips, these are taken as if they lay side by side."
 DROP_MASK = "where every row of the tile is related to every key, `related` is true and no mask is needed."
 ONE_SWEEP = "sums over the same keys are taken in one pass; when the running peak rises, they are rescaled."
@@ -65,7 +67,10 @@ def domain_steps(
 def _into_pieces(domain: Domain, pieces: Pieces | None, reason: str) -> Iterator[Step | Refusal]:
     """How the pattern came apart, and which layouts its pieces have."""
     if pieces is None:
-        laws = (("split-union", SPLIT_UNION), ("residue-layout", RESIDUE_LAYOUT), ("compact-keys", COMPACT_KEYS))
+        laws = (
+            *(("split-union", SPLIT_UNION), ("residue-layout", RESIDUE_LAYOUT)),
+            *(("compact-keys", COMPACT_KEYS), ("own-rows", OWN_ROWS)),
+        )
         yield from (Refusal(name, statement, reason) for name, statement in laws)
         return
     yield _split_union(domain, pieces)
@@ -73,9 +78,11 @@ def _into_pieces(domain: Domain, pieces: Pieces | None, reason: str) -> Iterator
     turned = [part for part in parts if part.layout.rows.turn]
     reason = "no piece has a layout in which rows of one class see keys of one class"
     yield _in_layouts(domain, turned, "residue-layout", RESIDUE_LAYOUT, reason)
-    compact = [part for part in parts if not part.layout.rows.turn and not part.layout.is_plain]
+    compact = [part for part in parts if not part.layout.rows.turn and not part.layout.keys.is_everything]
     reason = "no piece has keys on strips that stand still"
     yield _in_layouts(domain, compact, "compact-keys", COMPACT_KEYS, reason)
+    alone = [part for part in parts if part.alone]
+    yield _in_layouts(domain, alone, "own-rows", OWN_ROWS, "no rows are better not among their neighbours")
 
 
 def _split_union(domain: Domain, pieces: Pieces) -> Step | Refusal:
@@ -92,10 +99,13 @@ def _in_layouts(domain: Domain, parts: list[Part], law: str, statement: str, rea
         return Refusal(law, statement, reason)
     before = tuple(f"{_prefix(domain, part.one)}related = {text(part.pattern)}" for part in parts)
     after = tuple(
-        f"{_prefix(domain, part.one)}related = {by_coordinates(part)}, where {coordinates_text(part.layout)}"
-        for part in parts
+        f"{_prefix(domain, part.one)}related = {by_coordinates(part)}, where {_where(part)}" for part in parts
     )
     return Step(law, statement, before, after)
+
+
+def _where(part: Part) -> str:
+    return coordinates_text(part.layout) or text(tree_expr(part.layout.rows.tree(Name.I)))
 
 
 def _split_heads(domain: Domain, pattern: Expr) -> Step | Refusal:

@@ -52,12 +52,15 @@ def layout_text(layout: Layout) -> str:
     if layout.rows.turn:
         return f"{layout.classes} classes: {coordinates_text(layout)} for r = 0 … {layout.classes - 1}"
     sides = ((layout.rows, "rows"), (layout.keys, "keys"))
-    strips = [f"{what} on {_strips_text(each)}" for each, what in sides if not each.is_everything]
-    return f"{' and '.join(strips)}: {coordinates_text(layout)}"
+    strips = [f"{what} {_strips_text(each)}" for each, what in sides if not each.is_everything]
+    coordinates = coordinates_text(layout)
+    return f"{' and '.join(strips)}{f': {coordinates}' if coordinates else ''}"
 
 
 def _strips_text(strips: Strips) -> str:
-    return f"strips of {strips.width}, one every {strips.period}"
+    if strips.stop is not None:
+        return f"up to {strips.stop - 1}" if strips.first is None else f"{strips.first} … {strips.stop - 1}"
+    return f"on strips of {strips.width}, one every {strips.period}"
 
 
 def coordinates_text(layout: Layout) -> str:
@@ -66,14 +69,14 @@ def coordinates_text(layout: Layout) -> str:
     return ", ".join(
         f"{name.value} = {_by_coordinates(position(each, name, layout))}"
         for each, name in sides
-        if not each.is_everything
+        if not each.has_positions
     )
 
 
 def by_coordinates(part: Part) -> str:
     """The pattern of a part by coordinates: x for rows and y for keys, where these are not positions."""
     layout = part.layout
-    plain = [name for each, name in ((layout.rows, Name.I), (layout.keys, Name.J)) if each.is_everything]
+    plain = [name for each, name in ((layout.rows, Name.I), (layout.keys, Name.J)) if each.has_positions]
     return _by_coordinates(part.one.pattern, *plain)
 
 
@@ -113,7 +116,8 @@ def _pieces_sentence(pieces: Pieces, most: int) -> str:
 def _part_sentence(part: Part) -> str:
     named = "" if part.one.condition == TRUE else f"{heads_text(part.one)}: "
     visited = ", then ".join(interval_text(each.touched) for each in part.one.by_row)
-    return f"{named}{text(part.pattern)}, {layout_text(part.layout)}, visits {visited}"
+    where = f"{layout_text(part.layout)}{', by themselves' if part.alone else ''}"
+    return f"{named}{text(part.pattern)}, {where}, visits {visited}"
 
 
 def _class_sentence(one: HeadClass, named: bool) -> str:

@@ -7,7 +7,7 @@ stick out of the keys do not count. Where a bound has no such form there is no f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy  # noqa: TID251  as in `cost`
@@ -33,6 +33,9 @@ def visited_pairs(
     n, m = lengths["n"], lengths["m"]
     of_rows, of_keys = (sympy.Rational(each.width, each.period) for each in (layout.rows, layout.keys))
     swept = _Swept(n * of_rows, m * of_rows, m * of_keys, of_keys / of_rows, starts_at_zero, lengths)
+    if layout.rows.stop is not None:
+        count = sympy.Integer(layout.rows.stop - (layout.rows.first or 0))
+        swept = replace(swept, rows=count, end=sympy.Integer(layout.rows.stop), starts_at_zero=False)
     total = sympy.Integer(0)
     for segment in one.by_row:
         found = _segment_pairs(segment.touched, swept)

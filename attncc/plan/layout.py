@@ -19,18 +19,30 @@ class Strips:
     """The positions p with start <= p mod period < start + width; coordinate x is the x-th of them, from position 0 on.
 
     `turn` is 0 where the strips stand still; else there is a class of positions for every residue r, whose strips
-    start at (start + turn * width * r) mod period.
+    start at (start + turn * width * r) mod period. A list is what of them lies before `stop`, and not before `first`.
     """
 
     period: int = 1
     width: int = 1
     start: int = 0
     turn: int = 0
+    first: int | None = None
+    stop: int | None = None
 
     @property
     def is_everything(self) -> bool:
+        """Whether these are all positions."""
+        return self.has_positions and not self.is_list
+
+    @property
+    def has_positions(self) -> bool:
         """Whether coordinates are positions."""
         return self.period == self.width
+
+    @property
+    def is_list(self) -> bool:
+        """Whether there are a few positions only."""
+        return self.stop is not None
 
     @property
     def classes(self) -> int:
@@ -47,8 +59,18 @@ class Strips:
 
     def below(self, position: int, residue: int = 0) -> int:
         """How many of the positions 0 … position - 1 there are: the coordinate of the first at or after `position`."""
+        if self.stop is not None:
+            position = min(position if self.first is None else max(position, self.first), self.stop)
         rest = position % self.period - self.start_of(residue)
         return self.width * (position // self.period) + min(max(rest, 0), self.width)
+
+    def tree(self, position: Name) -> Tree:
+        """Which positions these are, where they do not turn."""
+        here = variable(position)
+        parts = [] if self.has_positions else [literal(-remainder(here - self.start, self.period) + (self.width - 1))]
+        parts += [] if self.first is None else [literal(here - self.first)]
+        parts += [] if self.stop is None else [literal(-here + (self.stop - 1))]
+        return all_of(parts)
 
     def form(self, coordinate: Name) -> Linear:
         """The position at a coordinate, as a form."""

@@ -83,6 +83,14 @@ def any_of(parts: Iterable[Tree]) -> Tree:
     return unique[0] if len(unique) == 1 else Any(unique)
 
 
+def union_of(trees: Iterable[Tree]) -> Tree:
+    """Disjunction, with the literals that all of its conjunctions have before it."""
+    parts = [each.parts if isinstance(each, All) else (each,) for each in dict.fromkeys(trees)]
+    shared = [each for each in parts[0] if isinstance(each, Literal) and all(each in other for other in parts[1:])]
+    rests = (all_of(each for each in part if each not in shared) for part in parts)
+    return all_of((*shared, any_of(rests)))
+
+
 def negated(tree: Tree) -> Tree:
     """The tree of the opposite."""
     match tree:

@@ -1,11 +1,13 @@
 """The choice of pieces: which parts of a pattern leave the layout of positions, and from which length on.
 
 Every conjunction of a pattern may take the layout in which its tiles cover the least area. Conjunctions of one layout
-run together; a piece that saves less than it costs goes back to the others.
+run together; a piece that saves less than it costs goes back to the others. Rows that see much more than their
+neighbours may be taken from all of these, and run alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from attncc.graph.core import Core, Kind
@@ -13,8 +15,9 @@ from attncc.graph.ir import Graph
 from attncc.graph.ops import Axis, Op
 from attncc.plan.domain import BUDGET, analyse_tree, prover_of
 from attncc.plan.isl import Prover
-from attncc.plan.layout import PLAIN, Layout, in_coordinates, with_plain_residue
-from attncc.plan.literals import Literal, Tree, all_of, any_of
+from attncc.plan.layout import PLAIN, Layout, Strips, in_coordinates, with_plain_residue
+from attncc.plan.literals import NEVER, Literal, Tree, all_of, negated, union_of
+from attncc.plan.own_rows import may_have, of_others, of_rows, own_rows
 from attncc.plan.pieces import Area, Part, Piece, Pieces, area
 from attncc.plan.predicates import outer_tree
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
@@ -40,7 +43,8 @@ class _Group:
 
 def pieces_of(domain: Domain, core: Core, forward: Graph) -> tuple[Pieces | None, str]:
     """The pieces of a pattern, or None where it is best taken as a whole, and why."""
-    if not any(has_remainders(outer_tree(each.pattern)[0]) for each in domain.classes):
+    trees = [outer_tree(each.pattern)[0] for each in domain.classes]
+    if not any(has_remainders(tree) or may_have(tree) for tree in trees):
         return None, "no remainder of positions decides pairs: related keys lie side by side as they stand"
     if len([node for node in forward if node.op is Op.PEAK]) > 1 or _counts_first(forward):
         return None, "weights read a sum over the row, which has to be known before any piece runs"
@@ -76,21 +80,22 @@ def partition(domain: Domain) -> Pieces | None:
 
 
 def _side_by_side(split: list[list[Part]]) -> tuple[Piece, ...]:
-    """Parts of different heads with layouts of one kind make one piece; positions as they are come first."""
+    """Parts of different heads with layouts of one kind make one piece: positions as they are first, own rows last."""
     found: dict[tuple[object, ...], list[Part]] = {}
     for parts in split:
         seen: dict[tuple[object, ...], int] = {}
         for part in parts:
-            kind = _kind(part.layout)
+            kind = _kind(part)
             seen[kind] = seen.get(kind, 0) + 1
             found.setdefault((*kind, seen[kind]), []).append(part)
-    ordered = sorted(found.values(), key=lambda parts: not parts[0].layout.is_plain)
+    ordered = sorted(found.values(), key=lambda parts: (parts[0].alone, not parts[0].layout.is_plain))
     return tuple(Piece(tuple(parts)) for parts in ordered)
 
 
-def _kind(layout: Layout) -> tuple[object, ...]:
-    """What the code for a layout depends on; its numbers may differ from head to head."""
-    return tuple((each.is_everything, each.width, each.turn) for each in (layout.rows, layout.keys))
+def _kind(part: Part) -> tuple[object, ...]:
+    """What the code for a part depends on; the numbers of its layout may differ from head to head."""
+    sides = (part.layout.rows, part.layout.keys)
+    return part.alone, *((each.is_everything, each.is_list, each.width, each.turn) for each in sides)
 
 
 class _Splitter:
@@ -112,14 +117,38 @@ class _Splitter:
         products = products_of(tree, prover)
         if not products or prover.exhausted:
             return [whole]
-        groups = self._grouped([self._best(product, prover) for product in products])
-        if all(each.layout.is_plain for each in groups):
+        parts = self._with_own_rows(tree, products, prover)
+        if all(part.layout.is_plain for part in parts):
             return [whole]
-        groups = self._merged_back(groups)
+        return parts if self._cost(parts) <= _SAVING * self._area(whole).cost else [whole]
+
+    def _with_own_rows(self, tree: Tree, products: tuple[Product, ...], prover: Prover) -> list[Part]:
+        """The parts, with rows alone that are better not among others."""
+        parts, apart = self._in_layouts(products, prover), list[Strips]()
+        for rows in dict.fromkeys(rows for product in products for rows in own_rows(product, prover)):
+            prover.start(1.0)
+            others = of_others(products, rows.tree(Name.I), prover)
+            candidate = self._in_layouts(others, prover) or [self._part(PLAIN, NEVER)]
+            candidate += self._alone(tree, [*apart, rows], prover)
+            if not prover.exhausted and self._cost(candidate) <= _SAVING * self._cost(parts):
+                parts, products, apart = candidate, others, [*apart, rows]
+        return parts
+
+    def _alone(self, tree: Tree, apart: list[Strips], prover: Prover) -> Iterator[Part]:
+        """Rows by themselves, with all their pairs; where rows are among several, the last has them."""
         prover.start(1.0)
-        parts = self._apart(groups, prover)
-        total = sum((self._area(part).cost for part in parts), 0.0)
-        return parts if total <= _SAVING * self._area(whole).cost else [whole]
+        for at, rows in enumerate(apart):
+            left = all_of((tree, *(negated(later.tree(Name.I)) for later in apart[at + 1 :])))
+            known = of_rows(left, rows.tree(Name.I), prover)
+            yield self._part(Layout(rows), known, all_of((rows.tree(Name.I), known)))
+
+    def _in_layouts(self, products: tuple[Product, ...], prover: Prover) -> list[Part]:
+        """The parts of conjunctions, each in the layout that suits it."""
+        groups = self._grouped([self._best(product, prover) for product in products])
+        if any(not each.layout.is_plain for each in groups):
+            groups = self._merged_back(groups)
+        prover.start(1.0)
+        return self._apart(groups, prover)
 
     def _best(self, product: Product, prover: Prover) -> _Group:
         """A conjunction in the layout that suits it best."""
@@ -155,29 +184,36 @@ class _Splitter:
         parts = []
         earlier: tuple[Product, ...] = ()
         for group in groups:
-            tree = tidy(any_of(without(all_of(product), earlier, prover) for product in group.products))
+            tree = tidy(union_of(without(all_of(product), earlier, prover) for product in group.products))
             parts.append(self._part(group.layout, tree))
             earlier += group.products
         return [part for part in parts if not part.one.facts.empty]
 
     def _group(self, layout: Layout, products: tuple[Product, ...]) -> _Group:
-        part = self._part(layout, any_of(map(all_of, products)))
+        part = self._part(layout, union_of(map(all_of, products)))
         return _Group(layout, products, self._area(part))
 
-    def _part(self, layout: Layout, tree: Tree) -> Part:
-        """What the heads do for a tree over positions, in a layout; most are asked for several times."""
+    def _part(self, layout: Layout, tree: Tree, alone: Tree | None = None) -> Part:
+        """What the heads do for a tree over positions, in a layout; most are asked for several times.
+
+        `alone` are the pairs themselves where the tree holds for them among the rows of the layout only.
+        """
         if (layout, tree) not in self._found:
-            self._found[layout, tree] = self._analysed(layout, tree)
+            self._found[layout, tree] = self._analysed(layout, tree, alone)
         return self._found[layout, tree]
 
-    def _analysed(self, layout: Layout, tree: Tree) -> Part:
+    def _analysed(self, layout: Layout, tree: Tree, alone: Tree | None) -> Part:
         own = tidy(in_coordinates(tree, layout))
         prover = prover_of(self._budget, names_in(self._one.pattern) | {Name.RESIDUE})
         if prover is not None:
             prover.start(0.2)
             own = lean(own, prover)
         one = analyse_tree(self._one.condition, tree_expr(own), own, self._budget)
-        return Part(layout, _with_plain_residue(one, layout), tree_expr(tree))
+        pairs = tree if alone is None else alone
+        return Part(layout, _with_plain_residue(one, layout), tree_expr(pairs), alone is not None)
+
+    def _cost(self, parts: list[Part]) -> float:
+        return sum(self._area(part).cost for part in parts)
 
     def _area(self, part: Part) -> Area:
         return area(part, _REFERENCE)

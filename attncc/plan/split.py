@@ -40,9 +40,9 @@ def products_of(tree: Tree, prover: Prover) -> tuple[tuple[Literal, ...], ...] |
 def legal_layouts(product: tuple[Literal, ...], prover: Prover) -> Iterator[Layout]:
     """The layouts in which a conjunction may run, beside that of positions."""
     tree = all_of(product)
-    for period, width in _periods(product):
+    for period, width in periods(product):
         yield from _by_class(tree, period, width, prover)
-        strips = _strips(tree, J, period, prover)
+        strips = strips_of(tree, J, period, prover)
         if strips is not None:
             yield Layout(keys=strips)
 
@@ -53,29 +53,29 @@ def _by_class(tree: Tree, period: int, width: int, prover: Prover) -> Iterator[L
     for turn in (1, -1):
         of_key, of_row = (quotient(each, width) for each in (J, I))
         step = remainder(of_key - of_row.scaled(turn), count)
-        low, high = _range(tree, step, prover)
+        low, high = range_of(tree, step, prover)
         if low is not None and low == high:
             rows = Strips(period, width, 0, 1)
             yield Layout(rows, Strips(period, width, low * width, turn))
             return
 
 
-def _strips(tree: Tree, position: Linear, period: int, prover: Prover) -> Strips | None:
+def strips_of(tree: Tree, position: Linear, period: int, prover: Prover) -> Strips | None:
     """The strips on which all related positions lie, if they leave any out."""
-    low, high = _range(tree, remainder(position, period), prover)
+    low, high = range_of(tree, remainder(position, period), prover)
     if low is None or high is None or high - low + 1 >= period:
         return None
     return Strips(period, high - low + 1, low)
 
 
-def _range(tree: Tree, form: Linear, prover: Prover) -> tuple[int | None, int | None]:
+def range_of(tree: Tree, form: Linear, prover: Prover) -> tuple[int | None, int | None]:
     """The least and the largest value of a form where the tree holds."""
     high = prover.largest(tree, form)
     low = prover.largest(tree, -form) if high is not None else None
     return (None if low is None else -low), high
 
 
-def _periods(product: tuple[Literal, ...]) -> list[tuple[int, int]]:
+def periods(product: tuple[Literal, ...]) -> list[tuple[int, int]]:
     """After how many positions remainders repeat, and how many neighbours they do not tell apart."""
     found: dict[tuple[int, int], None] = {}
     for each in product:

@@ -74,7 +74,7 @@ def test_json_has_stable_keys() -> None:
         "autotune",
         "diagnostics",
     ]
-    counts = {"touched", "full", "partial", "pairs", "row_tiles"}
+    counts = {"touched", "full", "partial", "pairs", "row_tiles", "scores"}
     assert set(found["tiles"]) == {"rows", "columns", "exact", "waste"} | counts
     figures = {"visited_pairs", "forward", "backward", "saved_bytes", "dense_matrix_bytes"}
     assert set(found["cost"]) == {"choice", "candidates"} | figures

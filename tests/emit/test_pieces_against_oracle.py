@@ -27,6 +27,7 @@ CASES = (
     replace(PLAIN, n=19, m=31, dtype=torch.bfloat16, name="bfloat16"),
 )
 STRIDED = "causal & (i - j < 5 | (i - j) % 5 == 0)"
+OWN_ROWS = "abs(i - j) < 4 | i < 5 | i % 6 == 5 | (i - j) % 7 == 0"
 PATTERNS = {
     "dilated": "causal & i - j < 24 & (i - j) % 4 == 0",
     "dilated both ways": "abs(i - j) < 15 & (i - j) % 3 == 0",
@@ -42,6 +43,12 @@ PATTERNS = {
     "of some heads": "causal & (h % 2 == 0 ? i - j < 6 : (i - j) % 4 == 0)",
     "unlike in each head": "causal & (h < 2 ? i - j < 3 | (i - j) % 3 == 0 : j % 5 == 1)",
     "rows without keys": "j > i + 2 & (i - j) % 4 == 0",
+    "leading rows": "abs(i - j) < 4 | i < 5 | j < 3",
+    "rows in the middle": "abs(i - j) < 4 | 11 <= i < 20",
+    "rows on strips": "causal & (i - j < 5 | i % 6 == 5)",
+    "rows and keys on strips": "abs(i - j) < 3 | i % 5 < 2 | j % 5 < 2",
+    "rows of some heads": "causal & (i - j < 5 | h < 2 & i % 4 == 1 | (i - j) % 7 == 0)",
+    "rows alone": "i % 3 == 1",
 }
 MEANINGS = {
     "additive": ("", "score = sum(tanh(q + k))"),
@@ -91,3 +98,9 @@ def test_one_row_in_three_pieces(tmp_path: Path) -> None:
 def test_meanings(name: str, tmp_path: Path) -> None:
     data, meaning = MEANINGS[name]
     check(f"attention x {{ {data} pattern = {STRIDED}; {meaning} }}", tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in MEANINGS if name != "a bias by distance"])
+def test_meanings_where_some_rows_run_alone(name: str, tmp_path: Path) -> None:
+    data, meaning = MEANINGS[name]
+    check(f"attention x {{ {data} pattern = {OWN_ROWS}; {meaning} }}", tmp_path, CASES[:3])

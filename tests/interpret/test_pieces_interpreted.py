@@ -12,7 +12,7 @@ from attncc.check.calls import in_pieces
 from attncc.check.compare import compare
 from attncc.check.fit import fits, head_counts
 from attncc.check.sizes import Case
-from tests.emit.test_pieces_against_oracle import MEANINGS, PATTERNS, STRIDED
+from tests.emit.test_pieces_against_oracle import MEANINGS, OWN_ROWS, PATTERNS, STRIDED
 from tests.modules import build
 from tests.plan.forced import always
 from tests.random_specs import draws
@@ -24,7 +24,10 @@ CASES = (
     replace(PLAIN, batch=2, n=21, m=44, q_start=(5, -9), kv_lengths=(30, 44), strided=True, garbage=True, name="apart"),
     replace(PLAIN, n=1, m=33, k_start=3, dtype=torch.float16, name="one row"),
 )
-CHOSEN = ("dilated", "fixed", "axial", "mirrored", "three layouts", "of some heads", "unlike in each head")
+CHOSEN = (
+    *("dilated", "fixed", "axial", "mirrored", "three layouts", "of some heads", "unlike in each head"),
+    *("leading rows", "rows on strips", "rows of some heads"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,12 @@ def test_patterns(name: str, tmp_path: Path) -> None:
 def test_meanings(name: str, tmp_path: Path) -> None:
     data, meaning = MEANINGS[name]
     check(f"attention x {{ {data} pattern = {STRIDED}; {meaning} }}", tmp_path, CASES[:1])
+
+
+@pytest.mark.parametrize("name", ("a sink", "numbers of keys", "squares"))
+def test_meanings_where_some_rows_run_alone(name: str, tmp_path: Path) -> None:
+    data, meaning = MEANINGS[name]
+    check(f"attention x {{ {data} pattern = {OWN_ROWS}; {meaning} }}", tmp_path, CASES[:1])
 
 
 @pytest.mark.slow

@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from attncc.plan import partition
+from attncc.plan.domain import analyse
 from attncc.plan.layout import PLAIN
 from tests.plan.forced import always, check_pieces, forced
 from tests.plan.test_domain import Call_, P, causal, choose, h, i, j, window
@@ -58,6 +60,31 @@ def call_of(draw: Draw) -> Call_:
         block_rows=draw.randint(1, 9),
         block_columns=draw.randint(1, 6),
     )
+
+
+NEAR = window(64, 64)
+
+
+def own_rows(expr: P) -> list[tuple[int | None, int | None, int]]:
+    """First row, end and period of the rows that run by themselves."""
+    found = partition.partition(analyse(expr.expr))
+    parts = [] if found is None else [part for piece in found.pieces for part in piece.parts if part.alone]
+    return [(part.layout.rows.first, part.layout.rows.stop, part.layout.rows.period) for part in parts]
+
+
+def test_rows_that_see_much_more_than_their_neighbours_run_by_themselves() -> None:
+    assert own_rows(NEAR | (i < 16) | (j < 16)) == [(None, 16, 1)]
+    assert own_rows(NEAR | (i // 8).equals(1)) == [(8, 16, 1)]
+    assert own_rows(NEAR | (3 * i < 30)) == [(None, 10, 1)]
+    assert own_rows(NEAR | (i % 64).equals(0) | (j % 64).equals(0)) == [(None, None, 64)]
+    assert own_rows(causal & (NEAR | ((i + j) % 2 + i % 32 >= 32))) == [(None, None, 32)]
+
+
+def test_rows_stay_among_others_where_that_is_no_dearer() -> None:
+    assert own_rows(window(512, 512) | (i < 16)) == []  # one tile in many
+    assert own_rows(NEAR | (i < 4096)) == []  # no short list
+    assert own_rows(NEAR | ((i < 16) & (j < 16))) == []  # which see little
+    assert own_rows((i // 64).equals(j // 64)) == []
 
 
 def test_random_patterns_come_apart_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ class _Strips(NamedTuple):
     period: int = 1
     width: int = 1
     start: int = 0
-
+<LIST>
     def below(self, position):
         """How many of the positions from 0 on lie before one."""
-        rest = position % self.period - self.start
+<CLIP>        rest = position % self.period - self.start
         return self.width * (position // self.period) + min(max(rest, 0), self.width)
 
     def at(self, coordinate):
@@ -46,7 +46,7 @@ class _Piece(NamedTuple):
     related: Callable
     layouts: tuple
     shifts: bool  # whether pairs are related by their distance alone
-
+<ALONE>
 
 class _Part(NamedTuple):
     """One class of rows of a piece, with its keys and where they lie."""
@@ -58,10 +58,25 @@ class _Part(NamedTuple):
     call: _Call
     begins: bool  # whether no part of these rows came before
     finishes: bool  # whether none follows
-
+<ADDS>
 
 _AS_THEY_STAND = ((_Strips(), _Strips()),)
 '''
+
+# What is put into these where some rows form a list, or a piece of their own.
+_LIST = """\
+    first: int = -_FAR
+    stop: int = _FAR
+"""
+_CLIP = """\
+        position = min(max(position, self.first), self.stop)
+"""
+_ALONE = """\
+    alone: bool = False  # whether it has all pairs of its rows
+"""
+_ADDS = """\
+    adds: bool  # whether gradients of these rows are there already
+"""
 
 _PARTS = '''
 def _parts(call, k_start, device):
@@ -75,6 +90,24 @@ def _parts(call, k_start, device):
             yield _Part(piece, rows, keys, places, own, piece is pieces[0], piece is pieces[-1])
 '''
 
+_PARTS_WITH_OWN_ROWS = '''
+def _parts(call, k_start, device):
+    """What runs apart, one after the other, for the heads of a call.
+
+    Pieces with rows of their own come last, and write over what others made of these rows.
+    """
+    pieces = _pieces(call)
+    shared = [piece for piece in pieces if not piece.alone]
+    for piece in pieces:
+        begins, finishes = piece.alone or piece is shared[0], piece.alone or piece is shared[-1]
+        for residue, (rows, keys) in enumerate(piece.layouts):
+            low, high = keys.below(k_start), keys.below(k_start + call.m)
+            places = keys.places(low, high, k_start, device)
+            own = call._replace(residue=residue)
+            adds = piece is not shared[0]
+            yield _Part(piece, rows, keys, places, own, begins, finishes, adds)
+'''
+
 
 class PiecesPrinter:
     """Prints what a module has to know of its pieces."""
@@ -86,7 +119,10 @@ class PiecesPrinter:
 
     def print(self, writer: Writer) -> None:
         """Ranges, pairs, strips, and which pieces a call has."""
-        writer.lines(_STRIPS)
+        lists, alone = self._pieces.have_lists, self._pieces.have_own_rows
+        text = _STRIPS.replace("<LIST>\n", f"{_LIST}\n" if lists else "\n").replace("<CLIP>", _CLIP if lists else "")
+        text = text.replace("<ALONE>\n", f"{_ALONE}\n" if alone else "\n").replace("<ADDS>", _ADDS if alone else "")
+        writer.lines(text)
         for at, piece in enumerate(self._pieces.pieces, 1):
             classes = [part.one for part in piece.parts]
             writer.line()
@@ -105,7 +141,7 @@ class PiecesPrinter:
         writer.line()
         self._print_pieces(writer)
         writer.line()
-        writer.lines(_PARTS)
+        writer.lines(_PARTS_WITH_OWN_ROWS if alone else _PARTS)
 
     def _print_pieces(self, writer: Writer) -> None:
         with writer.block("def _pieces(call):"):
@@ -127,7 +163,8 @@ class PiecesPrinter:
                 if own is not None:
                     part = piece.parts[own]
                     layouts = "_AS_THEY_STAND" if part.layout.is_plain else f"_CLASSES_{at}[{own}]"
-                    writer.line(f"_Piece(_segments_{at}, _related_{at}, {layouts}, {_shifts(piece, part)}),")
+                    about = f"{layouts}, {_shifts(piece, part)}{', alone=True' if part.alone else ''}"
+                    writer.line(f"_Piece(_segments_{at}, _related_{at}, {about}),")
         writer.line(")")
 
 
@@ -146,6 +183,9 @@ def _layouts(layout: Layout) -> str:
 def _strips(strips: Strips) -> str:
     if strips.is_everything:
         return "_Strips()"
+    if strips.is_list:
+        ends = {"first": strips.first, "stop": strips.stop}
+        return f"_Strips({', '.join(f'{name}={end}' for name, end in ends.items() if end is not None)})"
     if not strips.turn:
         return f"_Strips({strips.period}, {strips.width}, {strips.start})"
     own = "r" if strips.width == 1 else f"{strips.width} * r"

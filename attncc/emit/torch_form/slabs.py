@@ -46,6 +46,11 @@ class SlabPrinter:
         return self.pieces is not None and self.pieces.chained
 
     @property
+    def adds(self) -> bool:
+        """Whether several pieces have gradients for some rows."""
+        return self.pieces is not None and self.pieces.adds
+
+    @property
     def states(self) -> tuple[tuple[str, str | None], ...]:
         """What goes from piece to piece: names, and of vectors the text of their width."""
         sums = [node for sweep in self.forward.sweeps for node in sweep.reductions]
@@ -57,7 +62,7 @@ class SlabPrinter:
 
     def counted_once(self) -> list[str]:
         """Parts of rows' gradients that are no sums over keys, where several pieces add to those gradients."""
-        if not self.chained:
+        if not self.adds:
             return []
         graph = self.backward_graph
         parts = {*graph.outputs, *(name for node in graph if node.op is Op.ADD for name in node.inputs)}

@@ -52,6 +52,8 @@ class PassTexts:
             "values": core.values,
             "pieces": self.form.pieces is not None,
             "chained": self.form.chained,
+            "adds": self.form.adds,
+            "adds_to_rows": self._adds_to_rows(negated=False),
             "distances": bool(core.of_kind(Kind.OFFSET_NUMBER)),
             "states": self._states(),
             "state_of_slab": self._state_of_slab(),
@@ -65,7 +67,7 @@ class PassTexts:
                 *("delta" if name == "delta" else f"_rows_of({name}, slab)" for name in numbers),
                 *map(self._by_slab, self.form.added()),
                 *self._rest_of_slab(),
-                *(["part.begins"] if self.form.counted_once() else []),
+                *([self._adds_to_rows(negated=True)] if self.form.counted_once() else []),
             ),
             "by_head": ", ".join(map(operands.by_head, operands)),
             "gradients_of": listed(list(operands.names)),
@@ -126,6 +128,12 @@ class PassTexts:
         call = "call" if self.form.pieces is None else "part.call"
         return "_entries_of(numbers, slab)", "slab", "chunks", "work", call
 
+    def _adds_to_rows(self, *, negated: bool) -> str:
+        """The text that says whether gradients of a part's rows are there already, or that they are not."""
+        if self.form.pieces is not None and self.form.pieces.have_own_rows:
+            return "not part.adds" if negated else "part.adds"
+        return "part.begins" if negated else "not part.begins"
+
     def _chain(self) -> tuple[str, ...]:
         return ("state", "part.finishes") if self.form.chained else ()
 
@@ -179,7 +187,7 @@ class PassTexts:
         name, gradient = operand.name, gradient_name(operand.name)
         if operand.kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER):
             made = "empty" if operand in self.operands.row_gradients(self.form.backward_graph) else "zeros"
-            dtype = ", dtype=wide" if self.form.chained else ""
+            dtype = ", dtype=wide" if self.form.adds else ""
             return f"{gradient} = {name}.new_{made}({name}.shape{dtype})"
         if operand.kind is Kind.TABLE and self.operands.is_whole(operand):
             return f"{gradient} = torch.zeros_like({name})"
@@ -223,7 +231,7 @@ class PassTexts:
     def _returned(self, operand: Operand) -> str:
         gradient = gradient_name(operand.name)
         wide = operand.kind is Kind.COLUMN_VECTOR
-        wide |= self.form.chained and operand.kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER)
+        wide |= self.form.adds and operand.kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER)
         return f"{gradient}.to({operand.name}.dtype)" if wide else gradient
 
     def _rows_given(self) -> list[str]:

@@ -123,7 +123,8 @@ class KernelPrinter(TileFunctions, KernelResults):
             self._print_sweeps(runs)
         else:
             self._print_accumulators(self.kernel.sweeps[0])
-            self._print_heads(runs)
+            if any(each.by_column for each in self.domain.classes):
+                self._print_heads(runs)
         self.print_results()
 
     def _numbers(self) -> list[tuple[str, bool]]:
@@ -153,9 +154,9 @@ class KernelPrinter(TileFunctions, KernelResults):
             self._print_numbers()
         for node in self.kernel.before:
             writer.line(f"{node.name} = {self.expression(node.value, pair=False)}")
-            if node in self.counted_once and self.piece.resumes != FALSE:
-                again = self.expression(self.piece.resumes, pair=False)
-                always = self.piece.resumes == TRUE
+            if node in self.counted_once and self.piece.again != FALSE:
+                again = self.expression(self.piece.again, pair=False)
+                always = self.piece.again == TRUE
                 zero = f"tl.zeros_like({node.name})" if always else f"tl.where({again}, 0.0, {node.name})"
                 writer.line(f"{node.name} = {zero}")
         writer.line()

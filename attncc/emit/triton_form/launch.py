@@ -23,6 +23,7 @@ class Shapes:
         streamed: widths of what passes through.
         sums: the sums by distance that a kernel adds up in memory.
         added: what kernels of pieces read and write again.
+        lists: whether some kernel has a list of rows, with smaller tiles than are usual.
     """
 
     rows: str
@@ -35,6 +36,7 @@ class Shapes:
     streamed: Sequence[str]
     sums: Sequence[str]
     added: Sequence[str] = ()
+    lists: bool = False
 
     @property
     def arguments(self) -> str:
@@ -57,6 +59,9 @@ def host_text(shapes: Shapes) -> str:
     tuned = _TUNED_WITH_SUMS if shapes.sums else _TUNED_IN_PIECES if shapes.added else _TUNED
     text = _PRUNE + tuned + (_LAUNCH_IN_PIECES if shapes.added else _LAUNCH)
     text += _LAUNCH_REST + (_SUMS if shapes.sums else _CLASSES if shapes.added else "")
+    for plain, listed in _WITH_LISTS if shapes.lists else ():
+        assert plain in text
+        text = text.replace(plain, listed)
     found = f'arguments["{shapes.pointer}_ptr"]' if shapes.pointer else _ANY_VECTORS
     values = {
         "POINTER": shapes.pointer or "vectors",
@@ -86,6 +91,61 @@ def host_text(shapes: Shapes) -> str:
 def _sum(parts: Sequence[str]) -> str:
     return " + ".join(parts) or "0"
 
+
+# What is otherwise where tiles of rows may have to be small, in the order of the text.
+_WITH_LISTS = (
+    ("def _tuned(kernel, name, element_size, width):", "def _tuned(kernel, name, element_size, width, most_rows):"),
+    ('{"BLOCK_M": 32, "BLOCK_N": 16}', '{"BLOCK_M": min(32, most_rows), "BLOCK_N": 16}'),
+    (
+        """\
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+""",
+        """\
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _tiles(name, element_size, width, most_rows)
+        ]
+""",
+    ),
+    ("*arguments):", "*arguments, most_rows=256):"),
+    ("max(64, <BLOCK_NAMES>))[grid](", "max(64, <BLOCK_NAMES>), most_rows)[grid]("),
+    (
+        """\
+@functools.cache
+def _tuned(""",
+        '''\
+def _tiles(name, element_size, width, most_rows):
+    """What a kernel tries, with at most so many rows in a tile."""
+    tiles = _TILES[name, element_size, width]
+    if most_rows < 256:
+        tiles = [(min(rows, most_rows), columns, min(warps, 4), stages) for rows, columns, warps, stages in tiles]
+    return list(dict.fromkeys(tiles))
+
+
+@functools.cache
+def _tuned(''',
+    ),
+    (
+        "    period, width, start = strips\n",
+        "    period, width, start, first, stop = strips\n    position = position.clamp(first, stop)\n",
+    ),
+    ("            period, width, offset = strips\n", "            period, width, offset, *_ = strips\n"),
+    (
+        """\
+def _classes_of(""",
+        '''\
+def _listed(classes, n, q_start, q_starts):
+    """The most rows of a list that a call of so many rows can have."""
+    if q_starts is not None:  # where its rows stand, the device knows
+        return n
+    lists = [rows for part in classes for rows, _ in part]
+    return max(rows.below(q_start + n) - rows.below(q_start) for rows in lists)
+
+
+def _classes_of(''',
+    ),
+)
 
 _ANY_VECTORS = 'arguments["out_ptr" if "out_ptr" in arguments else "d_out_ptr"]'
 

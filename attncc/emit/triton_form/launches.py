@@ -10,6 +10,7 @@ from attncc.emit.triton_form.scope import by_channel, is_literal, is_vector, til
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
 from attncc.graph.ops import Axis
+from attncc.plan.pieces import SHORT
 from attncc.rewrite.backward import gradient_name
 
 
@@ -39,6 +40,7 @@ class Launches(Kernels):
             streamed=streamed,
             sums=[node.name for node in self.offset_sums()],
             added=self._added(),
+            lists=any(piece.has_list for piece in self.pieces),
         )
 
     def _added(self) -> list[str]:
@@ -132,7 +134,10 @@ class Launches(Kernels):
         if printer.offset_sums:
             writer.line(f"grid = ({printer.offset_sums[0].name}.shape[2] // 3, heads, batch)")
         elif piece.layouts:
-            longest, classes = f"_longest(_CLASSES{piece.name}, {0 if rows else 1}, {length})", f"classes{piece.name}"
+            classes = f"classes{piece.name}"
+            longest = f"_longest(_CLASSES{piece.name}, {0 if rows else 1}, {length})"
+            if piece.has_list and rows:
+                longest = f"_listed(_CLASSES{piece.name}, {length}, q_start, q_starts)"
             writer.line(f'grid = _grid({longest}, "{block}", {heads}, batch, {classes}.shape[2])')
         else:
             writer.line(f'grid = _grid({length}, "{block}", {heads}, batch)')
@@ -140,6 +145,7 @@ class Launches(Kernels):
         m = f"places{piece.name}.shape[0]" if piece.compacts else "m"
         about = [f"classes{piece.name}.shape[2]" if each == "classes" else each for each in printer.class_arguments]
         groups = [pointers, own, strides, ["n", m, "k_start", *about, *numbers]]
+        groups += [[f"most_rows={SHORT}"]] if piece.has_list else []
         opening = f'_launch({printer.name}, "{kernel.name}", grid, {self.shapes().arguments},'
         writer.listing(opening, groups, ")")
 

@@ -27,6 +27,8 @@ class KernelPiece:
         resumes: for which heads the kernel goes on with the sums of a piece before.
         finishes: for which heads no piece follows.
         adds: whether gradients are added to those of other pieces.
+        again: for which heads another piece has the parts of rows' gradients that are no sums over keys.
+        has_list: whether its rows are a list, whose tiles are small.
     """
 
     name: str
@@ -36,6 +38,8 @@ class KernelPiece:
     resumes: Expr = FALSE
     finishes: Expr = TRUE
     adds: bool = False
+    again: Expr = FALSE
+    has_list: bool = False
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -74,7 +78,11 @@ def _is_linear(layout: Layout) -> bool:
 
 def _piece(domain: Domain, pieces: Pieces, at: int) -> KernelPiece:
     piece = pieces.pieces[at]
-    before, own, after = map(_conditions, (pieces.pieces[:at], (piece,), pieces.pieces[at + 1 :]))
+    shared = [each for each in pieces.pieces if not each.alone]
+    follows = () if piece.alone else shared[shared.index(piece) + 1 :]
+    precedes = () if piece.alone else shared[: shared.index(piece)]
+    before, own, after = map(_conditions, (precedes, (piece,), follows))
+    resumes = _heads_where(piece, lambda condition: condition in before)
     absent = [each.condition for each in domain.classes if each.condition not in own]
     classes = [part.one for part in piece.parts]
     if absent:
@@ -89,9 +97,11 @@ def _piece(domain: Domain, pieces: Pieces, at: int) -> KernelPiece:
         domain=Domain(tuple(classes)),
         pattern=pattern,
         parts=piece.parts,
-        resumes=_heads_where(piece, lambda condition: condition in before),
+        resumes=resumes,
         finishes=_heads_where(piece, lambda condition: condition not in after),
         adds=len(pieces.pieces) > 1 or any(not part.layout.is_plain for part in piece.parts),
+        again=TRUE if piece.alone else resumes,
+        has_list=piece.has_list,
     )
 
 
