@@ -1443,7 +1443,7 @@ _TILES = {
 
 def _dense(x):
     """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
-    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+    return x if x.stride(-1) == 1 and x.stride(-2) * 32 < 2**23 else x.contiguous()
 
 
 def _block(width):

@@ -19,6 +19,7 @@ from attncc.cli.render import Screen, table
 if TYPE_CHECKING:
     from attncc.plan.density import Call, Density
     from attncc.plan.mask import Look
+    from attncc.plan.pieces import Pieces
     from attncc.plan.ranges import Domain
     from attncc.spec.model import Spec
 
@@ -91,6 +92,7 @@ def show(
     from attncc.plan.density import Call
     from attncc.plan.domain import analyse
     from attncc.plan.mask import looks, usual_tile
+    from attncc.plan.partition import partition
     from attncc.spec.model import Align
     from attncc.spec.resolve import load
 
@@ -104,15 +106,38 @@ def show(
     found = looks(domain, call, shown, apart=bool(heads or only))
     if not any(look.related.any() for look in found):
         screen.note(f"no pair is related at n = {n}, m = {m}")
+    pieces = partition(domain)
     written = {} if output is None else _write(output, spec, call, found)
     if screen.is_json:
         outputs = [{"path": str(path), "changed": changed} for path, changed in written.items()]
-        screen.json(True, **_numbers(spec, call, found), outputs=outputs)
+        screen.json(True, **_numbers(spec, call, found), pieces=_told(pieces), outputs=outputs)
         return OK
     for path, changed in written.items():
         screen.note(f"{'wrote' if changed else 'unchanged'}: {path}")
     _print(screen, spec, call, found, draw=output is None)
+    if pieces is not None:
+        told = _told(pieces)
+        rows = [(each["heads"], each["pattern"], each["layout"]) for piece in told["pieces"] for each in piece]
+        screen.data(f"\nPieces that suit calls with {pieces.least:,} keys or more; `attncc explain` says what runs")
+        screen.data("\n".join(f"  {line}" for line in table(rows).splitlines()))
     return OK
+
+
+def _told(pieces: Pieces | None) -> dict[str, Any]:
+    """Each piece: the heads, pairs and layout of its parts."""
+    from attncc.plan.describe import heads_text, where_text
+    from attncc.spec.text import text
+
+    if pieces is None:
+        return {"least_keys": None, "pieces": []}
+    parts = [
+        [
+            {"heads": heads_text(part.one), "pattern": text(part.pattern), "layout": where_text(part)}
+            for part in each.parts
+        ]
+        for each in pieces.pieces
+    ]
+    return {"least_keys": pieces.least, "pieces": parts}
 
 
 def _heads(domain: Domain, heads: int | None, only: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:

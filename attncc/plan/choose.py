@@ -10,9 +10,9 @@ from attncc.graph.core import Core, Operand
 from attncc.graph.tokens import Mixed, split
 from attncc.plan.derivation import domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
+from attncc.plan.in_pieces import pieces_of
 from attncc.plan.model import Mixture, Passes, Plan, Planned, Slabs
 from attncc.plan.overflow import overflows
-from attncc.plan.partition import pieces_of
 from attncc.plan.ranges import Domain
 from attncc.plan.tiles import tiles_for
 from attncc.plan.unread import unread

@@ -57,6 +57,11 @@ def layout_text(layout: Layout) -> str:
     return f"{' and '.join(strips)}{f': {coordinates}' if coordinates else ''}"
 
 
+def where_text(part: Part) -> str:
+    """Which positions a part takes, and whether its rows are in no other part."""
+    return f"{layout_text(part.layout)}{', by themselves' if part.alone else ''}"
+
+
 def _strips_text(strips: Strips) -> str:
     if strips.stop is not None:
         return f"up to {strips.stop - 1}" if strips.first is None else f"{strips.first} … {strips.stop - 1}"
@@ -116,8 +121,7 @@ def _pieces_sentence(pieces: Pieces, most: int) -> str:
 def _part_sentence(part: Part) -> str:
     named = "" if part.one.condition == TRUE else f"{heads_text(part.one)}: "
     visited = ", then ".join(interval_text(each.touched) for each in part.one.by_row)
-    where = f"{layout_text(part.layout)}{', by themselves' if part.alone else ''}"
-    return f"{named}{text(part.pattern)}, {where}, visits {visited}"
+    return f"{named}{text(part.pattern)}, {where_text(part)}, visits {visited}"
 
 
 def _class_sentence(one: HeadClass, named: bool) -> str:

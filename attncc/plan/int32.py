@@ -6,12 +6,14 @@ lengths lie in 0 … N, every whole number lies between two lines over N; the st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from attncc.plan.layout import position
 from attncc.plan.model import Plan
-from attncc.plan.ranges import Interval
+from attncc.plan.pieces import Part
+from attncc.plan.ranges import Segment
 from attncc.spec.expr import (
     Binary,
     BinaryOp,
@@ -35,6 +37,10 @@ _LARGEST = 2**31 - 1
 _TILE = 256  # a position may lie beside its tensor by as many as the longest tile has
 _FEW = frozenset({Name.HEAD, Name.HEADS, Name.WIDTH, Name.VALUE_WIDTH})
 _MOST_HEADS = 2**16  # and features
+_MOST_CLASSES = 2**12  # of positions
+
+
+_Pace = Mapping[Name, Fraction]  # by how much a symbol grows where the longest length grows by one, if not by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +78,46 @@ class _Range:
 
 def longest_call(plan: Plan) -> int | None:
     """Positions and lengths up to this overflow nowhere; None where a whole number has no bound that follows."""
-    spec = plan.spec
-    segments = [each for one in plan.domain.classes for each in (*one.by_row, *one.by_column)]
-    ends = _ends(interval for each in segments for interval in (each.touched, each.full) if interval is not None)
     limit = _LARGEST - _TILE
-    for expr in (spec.pattern, spec.score, spec.weight, spec.normalizer, *ends):
+    for expr, pace in _numbers(plan):
         for node in walk(expr):
             if type_of(node) is Type.INT:
-                found = _range(node)
+                found = _range(node, pace)
                 if found is None:
                     return None
                 limit = min(limit, _limit(found.high), _limit(found.low.times(Fraction(-1))))
     return limit if limit > 0 else None
 
 
-def _ends(intervals: Iterable[Interval]) -> Iterator[Expr]:
-    for each in intervals:
-        yield from (end for end in (each.low, each.high, each.when) if end is not None)
+def _numbers(plan: Plan) -> Iterator[tuple[Expr, _Pace]]:
+    """The expressions of kernels, and how far the symbols that they read go."""
+    spec = plan.spec
+    for expr in (spec.pattern, spec.score, spec.weight, spec.normalizer):
+        yield expr, {}
+    for one in plan.domain.classes:
+        yield from ((end, {}) for end in _ends((*one.by_row, *one.by_column)))
+    for piece in plan.pieces.pieces if plan.pieces is not None else ():
+        for part in piece.parts:
+            yield from _numbers_of_part(part)
+
+
+def _numbers_of_part(part: Part) -> Iterator[tuple[Expr, _Pace]]:
+    """Coordinates grow more slowly than positions; what is made of them may not."""
+    layout = part.layout
+    rows, keys = (Fraction(each.width, each.period) for each in (layout.rows, layout.keys))
+    pace = {Name.I: rows, Name.J: keys}
+    yield part.one.pattern, pace
+    yield position(layout.rows, Name.I, layout), pace
+    yield position(layout.keys, Name.J, layout), pace
+    for segments, own in ((part.one.by_row, rows), (part.one.by_column, keys)):
+        yield from ((end, {Name.FIRST: own, Name.LAST: own}) for end in _ends(segments))
+
+
+def _ends(segments: Iterable[Segment]) -> Iterator[Expr]:
+    for segment in segments:
+        for each in (segment.touched, segment.full):
+            ends = (each.low, each.high, each.when) if each is not None else ()
+            yield from (end for end in ends if end is not None)
 
 
 def _limit(line: _Line) -> int:
@@ -106,13 +135,15 @@ def _up_to(length: Fraction) -> _Range:
     return _Range(_Line(Fraction(0), Fraction(-_TILE)), _Line(length, Fraction(_TILE)))
 
 
-def _range(expr: Expr) -> _Range | None:
+def _range(expr: Expr, pace: _Pace) -> _Range | None:
     """The range of a number, real ones made of whole numbers included; None where nothing is known."""
     match expr:
         case Const(value=value):
             return _constant(value, value)
+        case Symbol(name=Name.RESIDUE):
+            return _constant(0, _MOST_CLASSES)
         case Symbol(name=name) if type_of(expr) is Type.INT:
-            return _constant(0, _MOST_HEADS) if name in _FEW else _up_to(Fraction(1))
+            return _constant(0, _MOST_HEADS) if name in _FEW else _up_to(pace.get(name, Fraction(1)))
         case Width():
             return _constant(0, _MOST_HEADS)
         case Indicator():
@@ -120,16 +151,16 @@ def _range(expr: Expr) -> _Range | None:
         case Table(values=values):
             return _constant(min(values), max(values))
         case Let(value=value):
-            return _range(value)
+            return _range(value, pace)
         case Negate(operand=operand):
-            found = _range(operand)
+            found = _range(operand, pace)
             return None if found is None else found.times(Fraction(-1))
         case Select(then=then, otherwise=otherwise):
-            return _hull([_range(then), _range(otherwise)])
+            return _hull([_range(then, pace), _range(otherwise, pace)])
         case Binary(op=op, left=left, right=right):
-            return _of_binary(op, _range(left), _range(right))
+            return _of_binary(op, _range(left, pace), _range(right, pace))
         case Call(function=function, arguments=arguments):
-            return _of_call(function, [_range(each) for each in arguments])
+            return _of_call(function, [_range(each, pace) for each in arguments])
         case _:
             return None
 

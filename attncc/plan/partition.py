@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attncc.graph.core import Core, Kind
-from attncc.graph.ir import Graph
-from attncc.graph.ops import Axis, Op
 from attncc.plan.domain import BUDGET, analyse_tree, prover_of
 from attncc.plan.isl import Prover
 from attncc.plan.layout import PLAIN, Layout, Strips, in_coordinates, with_plain_residue
 from attncc.plan.literals import NEVER, Literal, Tree, all_of, negated, union_of
-from attncc.plan.own_rows import may_have, of_others, of_rows, own_rows
+from attncc.plan.own_rows import of_others, of_rows, own_rows
 from attncc.plan.pieces import Area, Part, Piece, Pieces, area
 from attncc.plan.predicates import outer_tree
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
-from attncc.plan.split import has_remainders, lean, legal_layouts, products_of, tidy, without
+from attncc.plan.split import lean, legal_layouts, products_of, tidy, without
 from attncc.plan.written import tree_expr
 from attncc.spec.expr import Expr, Name, names_in
 
@@ -39,34 +36,6 @@ class _Group:
     layout: Layout
     products: tuple[Product, ...]
     area: Area
-
-
-def pieces_of(domain: Domain, core: Core, forward: Graph) -> tuple[Pieces | None, str]:
-    """The pieces of a pattern, or None where it is best taken as a whole, and why."""
-    trees = [outer_tree(each.pattern)[0] for each in domain.classes]
-    if not any(has_remainders(tree) or may_have(tree) for tree in trees):
-        return None, "no remainder of positions decides pairs: related keys lie side by side as they stand"
-    if len([node for node in forward if node.op is Op.PEAK]) > 1 or _counts_first(forward):
-        return None, "weights read a sum over the row, which has to be known before any piece runs"
-    found = partition(domain)
-    if found is None:
-        return None, "no other layout has tiles of so much less area that it is worth its pieces"
-    if core.of_kind(Kind.OFFSET_NUMBER) and not all(
-        _keeps_distances(part.layout) for piece in found.pieces for part in piece.parts
-    ):
-        return None, "numbers of distances are read in steps, which this layout does not have"
-    return found, ""
-
-
-def _counts_first(forward: Graph) -> bool:
-    """Whether a number of pairs depends on a sum over the row."""
-    sums = [node for node in forward if node.op is Op.SUM and Axis.ROW in node.axes]
-    return any(each.is_tile and forward.depends(each.name, node.name) for each in forward for node in sums)
-
-
-def _keeps_distances(layout: Layout) -> bool:
-    """Whether a step of a coordinate is the same step of positions on both axes."""
-    return layout.is_plain or (layout.rows.width == layout.keys.width == 1 and layout.rows.period == layout.keys.period)
 
 
 def partition(domain: Domain) -> Pieces | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from attncc.plan.linear import Linear, number, quotient, remainder, variable
 from attncc.plan.literals import ALWAYS, NEVER, Tree, all_of, any_of, literal, negated, tree_size
@@ -57,6 +58,7 @@ class Cases:
 Number = Linear | Least | Most | Cases
 
 
+@lru_cache(maxsize=64)
 def outer_tree(predicate: Expr) -> tuple[Tree, bool]:
     """The tree, and whether it is the predicate itself; else it holds at least wherever the predicate does."""
     try:

@@ -331,3 +331,13 @@ def test_help_is_one_line_and_examples() -> None:
     usage, _, summary, _, examples, first, *_ = run("show", "--help").stdout.splitlines()
     assert usage.startswith("Usage:") and summary.endswith(".")
     assert examples.strip() == "EXAMPLES" and first.strip().startswith("attncc show")
+
+
+def test_pieces_are_listed() -> None:
+    spec = SPECS / "sparse_fixed.attn"
+    lines = run("show", spec, "--n", "64").stdout.splitlines()
+    heading = next(at for at, line in enumerate(lines) if line.startswith("Pieces that suit calls with "))
+    assert "positions as they stand" in lines[heading + 1] and "keys on strips of 8" in lines[heading + 2]
+    told = json.loads(run("show", spec, "--n", "64", "--json").stdout)["pieces"]
+    assert told["least_keys"] and [len(piece) for piece in told["pieces"]] == [1, 1]
+    assert json.loads(run("show", SPECS / "causal.attn", "--json").stdout)["pieces"]["pieces"] == []

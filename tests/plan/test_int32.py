@@ -26,6 +26,22 @@ def test_plain_patterns_reach_nearly_all_positions(pattern: str) -> None:
     assert _LARGEST - 10_000 < found <= _LARGEST
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "causal & (i - j) % 1024 == 0",
+        "causal & j % 1000 < 3",
+        "(i // 64 - j // 64) % 4 == 1",
+        "abs(i - j) < 64 | i % 64 == 0",
+        "abs(i - j) < 64 | i < 16",
+    ],
+)
+def test_coordinates_of_pieces_reach_as_far(pattern: str) -> None:
+    found = _longest(pattern)
+    assert found is not None
+    assert _LARGEST - 2_000_000 < found <= _LARGEST  # lanes of a tile beyond the last token stand far from it
+
+
 @pytest.mark.parametrize(("pattern", "slope"), [("1000 * i >= j", 1000), ("3 * i - 7 * j < 5", 7), ("i + j < n", 2)])
 def test_steep_formulas_reach_less(pattern: str, slope: int) -> None:
     found = _longest(pattern)

@@ -24,6 +24,7 @@ class Shapes:
         sums: the sums by distance that a kernel adds up in memory.
         added: what kernels of pieces read and write again.
         lists: whether some kernel has a list of rows, with smaller tiles than are usual.
+        step: how far apart neighbours of a tile may stand, in tokens.
     """
 
     rows: str
@@ -37,6 +38,7 @@ class Shapes:
     sums: Sequence[str]
     added: Sequence[str] = ()
     lists: bool = False
+    step: int = 1
 
     @property
     def arguments(self) -> str:
@@ -71,6 +73,7 @@ def host_text(shapes: Shapes) -> str:
         "STREAMED": streamed,
         "D_VALUES": shapes.d_values,
         "KEY": key,
+        "STRIDE": f"x.stride(-2) * {shapes.step}" if shapes.step > 1 else "x.stride(-2)",
         "ADDED": ", ".join(f'"{name}_ptr"' for name in shapes.added),
         "SUMS": ", ".join(f'"{name}_ptr"' for name in shapes.sums),
         "ARGUMENTS": shapes.arguments,
@@ -154,7 +157,7 @@ _PRUNE = '''
 
 def _dense(x):
     """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
-    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+    return x if x.stride(-1) == 1 and <STRIDE> < 2**23 else x.contiguous()
 
 
 def _block(width):

@@ -41,6 +41,7 @@ class Launches(Kernels):
             sums=[node.name for node in self.offset_sums()],
             added=self._added(),
             lists=any(piece.has_list for piece in self.pieces),
+            step=max((piece.step for piece in self.pieces), default=1),
         )
 
     def _added(self) -> list[str]:

@@ -48,6 +48,12 @@ class KernelPiece:
         return () if all(each.is_plain for each in found) else found
 
     @property
+    def step(self) -> int:
+        """How far apart neighbours of a tile stand in memory, in tokens, at most."""
+        sides = [side for each in self.layouts for side in (each.rows, each.keys) if side.width == 1]
+        return max((side.period for side in sides), default=1)
+
+    @property
     def compacts(self) -> bool:
         """Whether its keys are copied side by side before the kernel runs."""
         return any(each.keys.width > 1 and not each.keys.is_everything for each in self.layouts)
