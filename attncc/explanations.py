@@ -190,6 +190,13 @@ EXPLANATIONS: dict[str, Explanation] = {
         "attention a {\n  branch near { weight = relu(score); normalize = rows }\n  branch far { pattern = causal }\n"
         "  combine = merge(near, far)\n}",
     ),
+    "E304": Explanation(
+        "A function such as `softmax_over_keys` gives every key something of all others, also of later ones. Where the "
+        "pattern is causal, queries would learn of keys that it hides from them. `cumsum` looks back only. The shares "
+        "of a softmax over keys can be had by division instead, so that each query counts the keys it sees.",
+        _one("let k = softmax_over_keys(k); pattern = causal; weight = dot(q, k); normalize = none"),
+        _one("pattern = causal; weight = dot(softmax_of(q), exp(k)); normalize = rows"),
+    ),
     "W301": Explanation(
         "A dot product has no largest value, and exp(x) of 32 bits ends at x = 88, of float16 at x = 11. Beyond, the "
         "weight is infinite, and so is the output, or its gradient is NaN. Where the weight is a sum of exponentials "

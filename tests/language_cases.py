@@ -60,6 +60,45 @@ CASES: dict[str, str] = {
   pattern = causal
   weight = dot(elu(q) + 1, elu(k) + 1) * exp(-exp(rate[h]) * (i - j))
   normalize = rows + 1e-3""",
+    "sums of gates, in which differences keep their digits": """
+  input g[B, H, m]
+  let G = cumsum(min(g, 0))
+  pattern = causal
+  weight = exp(G[i] - G[j]) * scale * dot(q, k)
+  normalize = none""",
+    "sums of gates for each feature": """
+  input g[B, H, m, d]
+  let G = cumsum(min(g, 0))
+  pattern = causal
+  weight = sum(q * k * exp(G[i] - G[j]))
+  normalize = none""",
+    "sums of gates in a score": """
+  input g[B, H, m]
+  let G = cumsum(log(sigmoid(g)))
+  pattern = causal
+  score = scale * dot(q, k) + G[i] - G[j]""",
+    "sums of gates that differ between heads of one key head": """
+  input g[B, H, m]
+  let G = cumsum(min(g, 0) * (h + 1))
+  pattern = causal
+  weight = exp(0.1 * (G[i] - G[j])) * dot(q, k)
+  normalize = none""",
+    "softmax over keys": """
+  let q = softmax_of(q)
+  let k = softmax_over_keys(k)
+  weight = dot(q, k)
+  normalize = none""",
+    "the largest and the mean of all keys": """
+  let u = k - stop_gradient(largest(largest_over_keys(k)))
+  let centre = mean_over_keys(v)
+  weight = dot(exp(q - largest(q)), exp(u))
+  normalize = rows + 1e-3
+  value = v - centre""",
+    "keys read where queries stand": """
+  input s[B, m], kind[B, m]: int
+  param t[8]
+  score = scale * dot(q + k[i], k) + s[i] * s[j] + t[kind[i] % 8]
+  normalize = rows + exp(s[i])""",
     "a norm inside a choice by feature": """
   let q = unit(q)
   score = sum(q > k ? q : 0.5 * k)""",

@@ -17,7 +17,7 @@ from attncc import AttnError, Source, compile_source
 from attncc.cli.main import cli
 from attncc.spec.expr import And, Name, Not, Or, Select
 from attncc.spec.fields import READABLE, FieldName
-from attncc.spec.functions import FUNCTIONS
+from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS
 from attncc.spec.resolve import load
 from attncc.spec.words import prelude
 from attncc.syntax import tree
@@ -139,6 +139,12 @@ def test_the_table_of_functions_is_complete() -> None:
         assert derivative == f"`{FUNCTIONS[name].derivative}`"
         arity = FUNCTIONS[name].arity
         assert ("…" in call) if arity is None else (call.count(",") == arity - 1)
+
+
+def test_the_table_of_functions_of_keys_is_complete() -> None:
+    table = rows("over keys")
+    shown = {cell.strip("`").split("(")[0]: said for cell, said in table.items()}
+    assert shown == {each.name: [each.meaning, "yes" if each.looks_ahead else "no"] for each in KEY_FUNCTIONS.values()}
 
 
 def test_the_table_of_words_is_complete() -> None:

@@ -12,7 +12,7 @@ from attncc.check.given import check_widths, fields_read, sides_of
 from attncc.check.oracle import OutsideTable, dense
 from attncc.check.sizes import Case, arguments, cases, per_batch, shape_of
 from attncc.spec.data import Size
-from attncc.spec.expr import TRUE, Dot, Entry, Expr, Name, Reduce, Symbol, Vector, walk
+from attncc.spec.expr import TRUE, AtRow, Dot, Entry, Expr, Name, Reduce, Symbol, Vector, walk
 from attncc.spec.model import Spec
 
 _HEADS = ((2, 2), (4, 2), (6, 1))
@@ -126,9 +126,9 @@ def _shortened(case: Case, n: int) -> Case:
 
 
 def reads_tables(spec: Spec) -> bool:
-    """Whether declared data are indexed by something else than the head along the axis of heads."""
+    """Whether declared data are indexed by something else than the head along the axis of heads, or keys by queries."""
     axes = {each.name: each.axes for each in spec.data}
-    return any(
+    return any(isinstance(node, AtRow) for node in _nodes(spec)) or any(
         index != Symbol(Name.HEAD) or axis is not Size.HEADS
         for node in _nodes(spec)
         if isinstance(node, Entry)

@@ -22,6 +22,7 @@ from attncc.check.wide import Number
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     And,
+    AtRow,
     Binary,
     BinaryOp,
     Call,
@@ -38,6 +39,7 @@ from attncc.spec.expr import (
     Negate,
     Not,
     Or,
+    OverKeys,
     Reduce,
     Rotate,
     RowSum,
@@ -152,7 +154,7 @@ class Scope:
                 return Number(torch.arange(width, device=self._device))
             case Width(vector=vector):
                 return Number(torch.tensor(self._width(vector), device=self._device))
-            case Let() | Dot() | Reduce() | Vector() | Token() | Entry() | Rotate() | MatMul():
+            case Let() | Dot() | Reduce() | Vector() | Token() | Entry() | Rotate() | MatMul() | OverKeys() | AtRow():
                 key = (expr, width)
                 if key not in self._known:
                     self._known[key] = self._read(expr, width)
@@ -179,6 +181,10 @@ class Scope:
             case Reduce(function=function, vector=vector):
                 sides = self._sides(vector)
                 return self._kept(self._over_features((vector,), sides, function), None)
+            case OverKeys(function=function, value=value):
+                return self._over_keys(function, value, width)
+            case AtRow(value=value):
+                return self._kept(self._at_row(value, width), width)
             case Rotate(layout=layout, vector=vector):
                 return _rotated(layout, self.vector(vector, self._width(vector)))
             case MatMul(vector=vector, matrix=matrix):
@@ -357,6 +363,56 @@ class Scope:
             raise ValueError(f"a list of {len(values)} constants is read at {int(index.min())}…{int(index.max())}")
         whole = all(isinstance(value, int) for value in values)
         return torch.tensor(values, dtype=torch.int64 if whole else self.real, device=index.device)[index]
+
+    # --- values of all keys ---------------------------------------------------------------------------------------
+
+    def _of_keys(self, value: Expr, width: int | None) -> tuple[Tensor, Tensor]:
+        """What every key has, related to a query or not, as plain numbers; and which keys are visible."""
+        visible = torch.tensor(True, device=self._device).expand(1, 1, 1, self.symbols[Name.J].shape[-1])
+        visible = visible if self.visible is None else self.visible
+        data = {
+            name: (declared, values * (visible[..., None] if declared.is_vector else visible))
+            if declared.is_column and declared.whole
+            else (declared, values)
+            for name, (declared, values) in self.data.items()
+        }
+        keys = replace(self, data=data, mask=visible, features=None, related=None, _known={}, _masks={})
+        found = keys._value(value, width).value()
+        visible = visible if width is None else visible[..., None]
+        return found.expand(wide.joint_shape(found.shape, visible.shape)), visible
+
+    def _over_keys(self, function: str, value: Expr, width: int | None) -> Number:
+        """A function of all keys, or of those up to each. Hidden keys take no part; but for sums, they have 0."""
+        values, visible = self._of_keys(value, width)
+        values, axis = values.to(self.real), 3
+        match function:
+            case "cumsum":
+                return Number(torch.where(visible, values, 0).cumsum(axis))
+            case "softmax_over_keys":
+                least = torch.finfo(values.dtype).min
+                result = torch.where(visible, values, least).softmax(axis)
+            case "largest_over_keys":
+                result = torch.where(visible, values, -math.inf)
+                result = result.amax(axis, keepdim=True) if result.shape[axis] else result
+            case "mean_over_keys":
+                count = visible.sum(axis, keepdim=True).clamp(min=1)
+                result = torch.where(visible, values, 0).sum(axis, keepdim=True) / count
+            case _:
+                raise ValueError(f"keys have no `{function}`")
+        return Number(torch.where(visible, result, 0))
+
+    def _at_row(self, value: Expr, width: int | None) -> Number:
+        """What the key at the query's position has: a query where no key stands is an error."""
+        values, _ = self._of_keys(value, width)
+        own, keys = self.symbols[Name.I], self.symbols[Name.J]
+        place = own - keys[..., :1] if keys.shape[-1] else own
+        if ((place < 0) | (place >= keys.shape[-1])).any():
+            raise OutsideTable(f"{text(value)} is read at queries that stand where no key does")
+        place = place[..., None] if width is not None else place
+        batch, heads = (max(values.shape[at], place.shape[at]) for at in (0, 1))
+        features = values.shape[4:]
+        values = values.expand(batch, heads, 1, *values.shape[3:]).transpose(2, 3)
+        return Number(values.gather(2, place.expand(batch, heads, place.shape[2], 1, *features)))
 
     # --- pairs that do not count --------------------------------------------------------------------------------
 

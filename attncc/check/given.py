@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
+    AtRow,
     Channel,
     Dot,
     Entry,
@@ -18,6 +19,7 @@ from attncc.spec.expr import (
     Merge,
     Name,
     Output,
+    OverKeys,
     Reduce,
     Rotate,
     RowSum,
@@ -97,8 +99,16 @@ def fields_read(spec: Spec) -> tuple[Expr, ...]:
 def sides_of(expr: Expr, data: Mapping[str, Data]) -> tuple[bool, bool]:
     """Whether an expression depends on the query, and on the key."""
     row = column = False
-    for node in walk(expr):
+    pending = [expr]
+    while pending:
+        node = pending.pop()
         match node:
+            case OverKeys():
+                column = True
+                continue
+            case AtRow():
+                row = True
+                continue
             case Vector(name=name) | Token(name=name) if name in data:
                 row |= data[name].is_row
                 column |= data[name].is_column
@@ -107,6 +117,7 @@ def sides_of(expr: Expr, data: Mapping[str, Data]) -> tuple[bool, bool]:
             case Symbol(name=symbol):
                 row |= symbol in (Name.I, Name.COUNT, Name.ROWS)
                 column |= symbol is Name.J
+        pending += children(node)
     return row, column
 
 

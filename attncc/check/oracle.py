@@ -96,7 +96,8 @@ def dense(
 
     symbols |= {Name.COUNT: related.sum(-1, keepdim=True)}
     laid = {name: (each, _without_garbage(each, values, related)) for name, (each, values) in laid.items()}
-    scope = Scope(symbols, laid, dtype, mask=related, score=spec.score, related=related, visible=visible)
+    shown = _visible(batch, m, kv_lengths, device)
+    scope = Scope(symbols, laid, dtype, mask=related, score=spec.score, related=related, visible=shown)
     weight = wide.only(related, scope.number(spec.weight), scope.real)
     normalizer = _normalizer(spec, replace(scope, mask=None, _known={}, _masks={}), wide.total(weight))
     present = normalizer.mantissa != 0
@@ -151,7 +152,8 @@ def _combined(
     }
     device = data[0].device
     symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, device) | _call_symbols(sizes, scale, dtype, device)
-    scope = Scope(symbols, laid, dtype)
+    shown = _visible(sizes[Size.BATCH], sizes[Size.KEYS], kv_lengths, device)
+    scope = Scope(symbols, laid, dtype, visible=shown)
     formula = substitute(spec.combine, stand_ins)  # type: ignore[arg-type]
     width = output_width(spec, {name: values.shape for name, values in tensors.items()})
     out = scope.vector(formula, width or 1).value()[..., 0, :].to(dtype)

@@ -215,6 +215,8 @@ def call(function: str, arguments: tuple[Number, ...], real: torch.dtype) -> Num
             return Number(result if function == "log" else result / math.log(2))
         case "sqrt":
             return Number(x.mantissa.sqrt(), None if x.exponent is None else x.exponent / 2)
+        case "stop_gradient":
+            return x.map(torch.Tensor.detach)
         case "relu":
             return replace(x, mantissa=x.mantissa.relu())
         case "floor":

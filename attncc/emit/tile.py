@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Axis, Op
+from attncc.spec.expr import Binary, BinaryOp, Call, Const, Expr, walk
 
 REDUCTIONS = (Op.PEAK, Op.SUM, Op.CONTRACT, Op.SPREAD)
 _GIVEN = (Op.OPERAND, Op.STATISTIC)
@@ -163,3 +164,15 @@ def _ready_after(graph: Graph, swept: Axis) -> dict[str, int]:
 
 def _sweep_of(node: Node, ready: dict[str, int]) -> int:
     return ready[node.name] + 1 if node.op is Op.PEAK else ready[node.name]
+
+
+def may_fail(formula: Expr) -> bool:
+    """Whether a formula can be infinite, or no number at all, for finite vectors."""
+    for each in walk(formula):
+        match each:
+            case Binary(op=BinaryOp.DIVIDE | BinaryOp.POWER, right=right):
+                if not isinstance(right, Const) or right.value < 0:
+                    return True
+            case Call(function="log" | "log2" | "sqrt" | "exp" | "exp2"):
+                return True
+    return False

@@ -103,6 +103,15 @@ def fill(text: str, width: int) -> list[str]:
     return [*lines, current] if current else lines
 
 
+def literal(text: str, width: int = 80) -> str:
+    """A string of words as Python writes it, in several parts where it is long."""
+    lines = fill(text, width)
+    if len(lines) < 2:
+        return f'"{text}"'
+    parts = (f'"{line} "' for line in lines[:-1])
+    return f"({' '.join(parts)} {literal(lines[-1], width)})"
+
+
 def listed(names: list[str]) -> str:
     """Names as a sentence lists them."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -40,6 +40,7 @@ class Operand:
         value: how it is derived from declared data; None for declared data as the caller gives them.
         source: the declared data that it is, where it is not derived.
         like: the operand that has as many features, where a derived vector is a formula of their places alone.
+        wide: whether vectors keep the type of sums, where that of q has too few digits.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Operand:
     value: Expr | None = None
     source: str | None = None
     like: str | None = None
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,11 @@ from dataclasses import replace
 from itertools import product
 
 from attncc.graph.core import Core, Kind, Operand, is_taken
+from attncc.graph.far_sums import Parted, parted, rest_of, whole_of
 from attncc.graph.widths import as_wide_as
 from attncc.spec.data import Size
 from attncc.spec.expr import (
+    AtRow,
     Binary,
     BinaryOp,
     Call,
@@ -99,12 +101,7 @@ class _Splitter:
         if rows is None:
             carrier = next(each for each in spec.data if each.is_row and each.is_full)
             rows = self._vector(Vector(carrier.name), Kind.ROW_VECTOR)
-        spread = any(
-            each.value is not None
-            and each.kind in (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
-            and Name.HEAD in names_in(each.value)
-            for each in self.operands.values()
-        )
+        spread = any(Name.HEAD in names_in(value) for each in self.operands.values() for value in _of_keys(each))
         return Core(
             operands=tuple(sorted(self._finished(values), key=lambda each: self._order(each, values))),
             values=values,
@@ -162,6 +159,8 @@ class _Splitter:
         match expr:
             case Let(value=value):
                 return self._number(value)
+            case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT) if (found := parted(expr, self.data)) is not None:
+                return self._apart(found, self._number, self._taken_out)
             case RowSum(weight=weight):
                 return RowSum(self._number(weight), span=expr.span)
             case Dot(left=left, right=right):
@@ -184,6 +183,16 @@ class _Splitter:
             return Local(self._direct(inner.name, kind), span=expr.span)
         base = hint or next((node.name for node in walk(inner) if isinstance(node, Entry | Token)), None) or "number"
         return Local(self._derived(inner, kind, base), span=expr.span)
+
+    def _apart(self, found: Parted, other: Callable[[Expr], Expr], operand: Callable[[Expr, Side], Expr]) -> Expr:
+        """A difference of far sums as one of whole parts, which is exact, and one of what is left of them."""
+        whole, rest = (
+            Binary(BinaryOp.SUBTRACT, operand(part(found.row), Side.ROW), operand(part(found.key), Side.COLUMN))
+            for part in (whole_of, rest_of)
+        )
+        total: Expr = Binary(BinaryOp.ADD, whole, rest)
+        total = total if found.sign > 0 else Negate(total)
+        return total if found.other is None else Binary(BinaryOp.ADD, other(found.other), total)
 
     # --- products of vectors ----------------------------------------------------------------------------------
 
@@ -251,10 +260,19 @@ class _Splitter:
         match expr:
             case Let(value=value):
                 return self._channel(value, met)
+            case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT) if (found := parted(expr, self.data)) is not None:
+                return self._apart(found, lambda each: self._channel(each, met), lambda each, _: self._far(each, met))
             case Rotate() | MatMul() | Entry(is_vector=True):
                 raise Mixed(expr, "it would have to be computed for every pair of tokens")
             case _:
                 return rebuild(expr, lambda each: self._channel(each, met))
+
+    def _far(self, expr: Expr, met: list[str]) -> Expr:
+        """A part of a far sum for a formula of features; in 16 bits it would lose what it is apart for."""
+        inner = self._channel(expr, met)
+        if isinstance(inner, Vector):
+            self.operands[inner.name] = replace(self.operands[inner.name], wide=True)
+        return inner
 
     # --- operands ---------------------------------------------------------------------------------------------
 
@@ -308,7 +326,18 @@ def _named(expr: Expr) -> tuple[Expr, str | None]:
     while isinstance(expr, Let):
         hint = hint or expr.name
         expr = expr.value
+    if hint is None and isinstance(expr, AtRow):
+        return expr, _named(expr.value)[1]
     return expr, hint
+
+
+def _of_keys(operand: Operand) -> Iterator[Expr]:
+    """What an operand computes of keys."""
+    if operand.value is None:
+        return
+    if operand.kind in (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER):
+        yield operand.value
+    yield from (node for node in walk(operand.value) if isinstance(node, AtRow))
 
 
 def _raises(expr: Expr) -> bool:

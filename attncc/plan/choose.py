@@ -8,9 +8,11 @@ from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
 from attncc.graph.core import Core, Operand
 from attncc.graph.tokens import Mixed, split
+from attncc.plan.decays import decays
 from attncc.plan.derivation import domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
 from attncc.plan.in_pieces import pieces_of
+from attncc.plan.later_keys import refuse_later_keys
 from attncc.plan.model import Mixture, Passes, Plan, Planned, Slabs
 from attncc.plan.overflow import overflows
 from attncc.plan.ranges import Domain
@@ -21,7 +23,7 @@ from attncc.rewrite.engine import rewrite
 from attncc.rewrite.exponential import never_negative
 from attncc.rewrite.finish import finish
 from attncc.rewrite.laws import LAWS
-from attncc.spec.expr import Expr, Merge, walk
+from attncc.spec.expr import Call, Expr, Let, Merge, walk
 from attncc.spec.model import Spec
 
 SLABS = Slabs(elements=1 << 18, least_rows=16, most_rows=1024)
@@ -63,10 +65,13 @@ def plan_core(spec: Spec) -> Plan:
     """The plan of a spec without branches.
 
     Raises:
-        AttnError: E301 when the pattern relates no pair, E302 when a vector would have to be made for every pair.
+        AttnError: E301 when the pattern relates no pair, E302 when a vector would have to be made for every pair, E304
+            when a causal pattern hides keys of which others are made.
     """
     domain = analyse(spec.pattern)
     _refuse_empty(spec, domain)
+    refuse_later_keys(spec, domain)
+    causal = all(each.facts.causal for each in domain.classes)
     core = _core(spec)
     dense = build(core)
     graph, steps, refusals = rewrite(dense, LAWS)
@@ -90,20 +95,27 @@ def plan_core(spec: Spec) -> Plan:
         has_lse=gradients.has_lse,
         tiles=tiles_for(gpu.forward, gpu.backward),
         slabs=SLABS,
-        warnings=overflows(spec, graph),
+        warnings=overflows(spec, graph, decays(spec, causal)),
     )
 
 
 def _fixed(spec: Spec, core: Core) -> frozenset[str]:
-    """The operands of numbers in which there are whole numbers and positions alone: nothing to learn."""
+    """The operands in which there is nothing to learn: numbers of whole numbers and positions alone, whole parts."""
     whole = {each.name: each.whole for each in spec.data}
 
     def is_fixed(each: Operand) -> bool:
         if each.value is None:
             return whole[each.source or each.name]
-        return all(whole[name] for name in (getattr(node, "name", None) for node in walk(each.value)) if name in whole)
+        names = (getattr(node, "name", None) for node in walk(each.value))
+        return all(whole[name] for name in names if name in whole)
 
-    return frozenset(each.name for each in core.operands if not each.kind.is_vector and is_fixed(each))
+    def is_whole_part(value: Expr | None) -> bool:
+        inner = value.value if isinstance(value, Let) else value
+        return isinstance(inner, Call) and inner.function == "floor"
+
+    return frozenset(
+        each.name for each in core.operands if is_whole_part(each.value) or (not each.kind.is_vector and is_fixed(each))
+    )
 
 
 def _passes(gradients: Gradients, *, use_base_two: bool) -> Passes:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from attncc.diagnostics import Diagnostic, Label
+from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.graph.build import build
 from attncc.graph.ir import Graph
 from attncc.graph.ops import Op
@@ -21,9 +21,13 @@ _LARGEST = 3.4e38  # of float32 and of bfloat16
 _LARGEST_HALF = 65504
 
 
-def overflows(spec: Spec, graph: Graph) -> tuple[Diagnostic, ...]:
-    """A warning for each exponential of the rewritten graph that some dot product makes infinite."""
-    found = _infinite(graph)
+def overflows(spec: Spec, graph: Graph, bounded: frozenset[Span] = frozenset()) -> tuple[Diagnostic, ...]:
+    """A warning for each exponential of the rewritten graph that some dot product makes infinite.
+
+    Args:
+        bounded: where exponentials stand that are known not to be.
+    """
+    found = {power: base for power, base in _infinite(graph).items() if power.span not in bounded}
     if not found:
         return ()
     usual, _, _ = rewrite(build(split(replace(spec, normalizer=Symbol(Name.ROWS)))), LAWS)

@@ -127,6 +127,8 @@ def _call(name: str, sizes: list[Size]) -> Size:
             return Size(max(lows), max(highs))
         case "clip":
             return Size(min(max(first.low, lows[1]), lows[2]), min(max(first.high, highs[1]), highs[2]))
+        case "stop_gradient":
+            return first
         case "abs":
             return Size(max(0, first.low, -first.high), max(-first.low, first.high))
     low, high = FUNCTIONS[name].low, FUNCTIONS[name].high

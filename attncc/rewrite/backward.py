@@ -60,7 +60,7 @@ def differentiate(
 
     Args:
         at_least_zero: operands of numbers that are proven never to be negative.
-        fixed: operands of numbers that nothing learned is in: they have no gradients.
+        fixed: operands that nothing learned is in: they have no gradients.
     """
     return _Backward(forward, at_least_zero, fixed).run()
 
@@ -300,7 +300,7 @@ class _Backward:
                         self._part(self.nodes[own], Op.CONTRACT, (kept, other), factor=factor)
                 case Op.CHANNELS:
                     for name in node.inputs:
-                        if not self._is_number(name):
+                        if not self._is_number(name) and name not in self.fixed:
                             slope = derivative(node.value, Vector(name))
                             read = tuple(each.name for each in walk(slope) if isinstance(each, Vector | Local))
                             inputs = (kept, *dict.fromkeys(read))

@@ -66,6 +66,7 @@ def _slopes(x: Expr) -> Mapping[str, Expr]:
         "erf": times(Const(2 / math.sqrt(math.pi)), Call("exp", (Negate(square),))),
         "floor": Const(0),
         "sign": Const(0),
+        "stop_gradient": Const(0),
     }
 
 

@@ -11,6 +11,7 @@ from itertools import product
 
 from attncc.spec.expr import (
     And,
+    AtRow,
     Binary,
     BinaryOp,
     Call,
@@ -34,6 +35,7 @@ from attncc.spec.expr import (
     Vector,
     names_in,
 )
+from attncc.spec.text import text as expr_text
 
 PATTERN_NAMES = frozenset({Name.I, Name.J, Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS})
 LENGTHS = frozenset({Name.QUERIES, Name.KEYS, Name.HEADS})
@@ -178,6 +180,8 @@ def _check_number(expr: Expr) -> Refusal | None:
             return expr, _WORDS_OUTSIDE[name]
         case Dot():
             return expr, "a dot product is a value of the data; a pattern reads positions"
+        case AtRow(value=value):
+            return expr, f"`{expr_text(value)}` is a value of the data; a pattern reads positions"
         case Vector(name=name) | Token(name=name) | Entry(name=name) | Let(name=name):
             return expr, f"`{name}` is a value of the data; a pattern reads positions"
         case Local(name=name):

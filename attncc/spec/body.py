@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.spec.data import Data, K, Q, V
 from attncc.spec.declared import Declarations
 from attncc.spec.expr import Expr, Let, Type, type_of
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.fields import FieldName
-from attncc.spec.scope import Bound
+from attncc.spec.scope import Bound, data_of
 from attncc.spec.sides import Side, reads_data, side_of
 from attncc.spec.words import Words, taken
 from attncc.syntax import tree
@@ -85,8 +83,3 @@ class BodyResolver:
         self, code: str, message: str, *labels: Label, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()
     ) -> None:
         self.errors.append(Diagnostic(code, message, labels, notes, helps))
-
-
-def data_of(bindings: Mapping[str, Bound | None]) -> dict[str, Data]:
-    """The declared data among names, and q, k and v also where their names stand for values now."""
-    return {each.name: each for each in (Q, K, V, *bindings.values()) if isinstance(each, Data)}

@@ -7,14 +7,14 @@ from dataclasses import replace
 from keyword import iskeyword
 
 from attncc.diagnostics import Diagnostic, Label
-from attncc.spec.body import BodyResolver, data_of
+from attncc.spec.body import BodyResolver
 from attncc.spec.core_fields import FieldResolver, data_read, read_data
 from attncc.spec.data import RESERVED, Data
 from attncc.spec.expr import Expr, Or, Output
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.fields import FieldName
 from attncc.spec.model import Spec
-from attncc.spec.scope import Bound
+from attncc.spec.scope import Bound, data_of
 from attncc.spec.sides import Side, side_of
 from attncc.spec.words import Words, taken
 from attncc.syntax import tree

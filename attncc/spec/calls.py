@@ -11,6 +11,7 @@ from attncc.spec.expr import (
     Expr,
     Merge,
     Output,
+    OverKeys,
     Reduce,
     Rotate,
     RowSum,
@@ -19,9 +20,10 @@ from attncc.spec.expr import (
     type_of,
 )
 from attncc.spec.fields import FieldName
-from attncc.spec.functions import FUNCTIONS, VECTOR_FUNCTIONS
+from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, VECTOR_FUNCTIONS
 from attncc.spec.names import CONSTANTS, SYMBOLS, NameScope
-from attncc.spec.scope import Bindings, Bound, Function, Stop
+from attncc.spec.scope import Bindings, Bound, Function, Stop, data_of
+from attncc.spec.sides import Side, side_of
 from attncc.spec.words import nearest
 from attncc.syntax import tree
 
@@ -44,6 +46,8 @@ class CallScope(NameScope):
             return self._merge(node, bindings)
         elif name.text in VECTOR_FUNCTIONS:
             return self._of_vectors(node, bindings, where)
+        elif name.text in KEY_FUNCTIONS:
+            return self._over_keys(node, bindings, where)
         elif name.text in FUNCTIONS:
             return self._function(node, bindings, where)
         elif (word := self.words.patterns.get(name.text) or self.words.functions.get(name.text)) is not None:
@@ -62,7 +66,7 @@ class CallScope(NameScope):
             self.fail(
                 "E206", f"`{name.text}` takes no arguments", name.span, text="no word or function", helps=(help_,)
             )
-        known = {*self.words.patterns, *self.words.functions, *FUNCTIONS, *VECTOR_FUNCTIONS}
+        known = {*self.words.patterns, *self.words.functions, *FUNCTIONS, *VECTOR_FUNCTIONS, *KEY_FUNCTIONS}
         if name.text in self.words.similarities:
             help_ = f"write `similarity = {name.text}(…)`"
             self.fail("E201", f"`{name.text}` is a similarity, not a function", name.span, helps=(help_,))
@@ -121,6 +125,25 @@ class CallScope(NameScope):
             case "rotate_half" | "rotate_pairs":
                 return Rotate(name.removeprefix("rotate_"), vectors[0], span=span)
         raise TypeError(f"no meaning for {name}")
+
+    def _over_keys(self, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
+        """A function of what each key has."""
+        name, span = node.name.text, node.span
+        if where is not FieldName.LET:
+            note = "it runs over all keys, once for all pairs, and what it gives needs a name"
+            helps = (f"write `let name = {name}(…)` above, and read `name[j]` or `name[i]` here",)
+            self.fail("E207", f"`{name}` cannot be read in `{where.value}`", span, notes=(note,), helps=helps)
+        given = self._positional(node)
+        if len(given) != 1:
+            self.fail("E206", f"`{name}` takes one argument, but {_given(len(given))}", span)
+        value = self.as_value(given[0], bindings, where)
+        side = side_of(value, data_of(bindings))
+        if side is not Side.COLUMN:
+            found = "depends on no token" if side is Side.NONE else f"belongs to {side.value}"
+            axes = ("declare it with an axis m, for instance `input g[B, H, m]`",) if side is Side.ROW else ()
+            text = "expected something of each key"
+            self.fail("E205", f"`{name}` is of keys, but this {found}", given[0].span, text=text, helps=axes)
+        return OverKeys(name, value, span=span)
 
     def _row_sum(self, node: tree.Call, bindings: Bindings) -> Expr:
         match node.arguments:
@@ -181,9 +204,9 @@ class CallScope(NameScope):
                 bound = bindings.get(name)
                 if isinstance(bound, Function):
                     return bound
-                if name not in bindings and name not in SYMBOLS and name not in CONSTANTS:
-                    if name in FUNCTIONS or name in VECTOR_FUNCTIONS or name in self.words.functions:
-                        return Function(name, span)
+                functions = {*FUNCTIONS, *VECTOR_FUNCTIONS, *KEY_FUNCTIONS, *self.words.functions}
+                if name not in bindings and name not in SYMBOLS and name not in CONSTANTS and name in functions:
+                    return Function(name, span)
         return self.as_value(node, bindings, where)
 
     def _arguments(

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from attncc.diagnostics import Diagnostic, Label, Source, Span
 from attncc.spec.affine import check_affine
-from attncc.spec.body import data_of
 from attncc.spec.data import Data, K, Q, Size, V
 from attncc.spec.expr import (
     TRUE,
+    AtRow,
     Binary,
     BinaryOp,
     Const,
@@ -32,7 +32,7 @@ from attncc.spec.fold import LARGEST_POSITION
 from attncc.spec.functions import FUNCTIONS
 from attncc.spec.model import Align, Spec
 from attncc.spec.parameters import ParameterResolver
-from attncc.spec.scope import Bindings
+from attncc.spec.scope import Bindings, data_of
 from attncc.spec.sides import Side, side_of
 from attncc.spec.widths import NoFit, demands_of
 from attncc.spec.words import Words, nearest
@@ -250,7 +250,7 @@ class FieldResolver:
                 note = f"`{node.name}` belongs to one key; a normaliser is a number of the whole row"
                 self._error("E207", f"`{node.name}` cannot be read in `normalize`", label, notes=(note,))
                 return
-            if not isinstance(node, RowSum):
+            if not isinstance(node, RowSum | AtRow):
                 pending += children(node)
 
     def _check_widths(self, spec: Spec, bindings: Bindings) -> None:

@@ -180,6 +180,21 @@ class MatMul(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class OverKeys(Expr):
+    """A value of each key that is made of those of others: `function` is one of `functions.KEY_FUNCTIONS`."""
+
+    function: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class AtRow(Expr):
+    """A value of a key, that of the key which stands where the query does."""
+
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Let(Expr):
     """A value that the spec gave a name; it means what the value means."""
 
@@ -356,8 +371,18 @@ def substitute(expr: Expr, mapping: dict[Expr, Expr]) -> Expr:
 
 
 def names_in(expr: Expr) -> frozenset[Name]:
-    """The symbols that `expr` reads."""
-    return frozenset(node.name for node in walk(expr) if isinstance(node, Symbol))
+    """The symbols that `expr` reads; what is read of a key at the query's position depends on the query."""
+    found: set[Name] = set()
+    pending = [expr]
+    while pending:
+        match pending.pop():
+            case Symbol(name=name):
+                found.add(name)
+            case AtRow(value=value):
+                found |= names_in(value) - {Name.J} | {Name.I}
+            case node:
+                pending += children(node)
+    return frozenset(found)
 
 
 def dots_in(expr: Expr) -> tuple[Dot, ...]:
@@ -389,8 +414,10 @@ def type_of(expr: Expr) -> Type:
             return Type.VECTOR
         case Token(whole=True) | Entry(whole=True):
             return Type.INT
-        case Let(value=value):
+        case Let(value=value) | AtRow(value=value):
             return type_of(value)
+        case OverKeys(value=value):
+            return Type.VECTOR if varies_by_feature(value) else Type.REAL
         case Symbol(name=name):
             return Type.INT if name in INTEGER_NAMES else Type.REAL
         case Binary(op=BinaryOp.DIVIDE):

@@ -120,6 +120,8 @@ def _call(name: str, values: list[int | float]) -> int | float:
             return math.floor(x)
         case "sign":
             return (x > 0) - (x < 0)
+        case "stop_gradient":
+            return x
         case "relu":
             return max(x, 0)
         case "sigmoid":

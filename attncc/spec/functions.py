@@ -57,9 +57,52 @@ FUNCTIONS: dict[str, Function] = {
         Function("erf", 1, -1, 1, "error function", "2 / sqrt(pi) * exp(-x^2)"),
         Function("floor", 1, None, None, "largest whole number <= x; an integer", "0"),
         Function("sign", 1, -1, 1, "-1, 0 or 1", "0"),
+        Function("stop_gradient", 1, None, None, "x, taken for a constant by gradients", "0"),
         Function("min", None, None, None, "the smallest argument", "1"),
         Function("max", None, None, None, "the largest argument", "1"),
         Function("clip", 3, None, None, "clip(x, low, high) = min(max(x, low), high)", "[low < x < high]"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFunction:
+    """A function of a value that each key has, feature by feature where that is a vector; its result is one, too.
+
+    Attributes:
+        looks_ahead: whether a key's result depends on later keys.
+        instead: what a causal attention may use, where there is something.
+    """
+
+    name: str
+    meaning: str
+    looks_ahead: bool
+    instead: str = ""
+
+
+KEY_FUNCTIONS: dict[str, KeyFunction] = {
+    each.name: each
+    for each in (
+        KeyFunction("cumsum", "the sum over the keys up to each, its own included", looks_ahead=False),
+        KeyFunction(
+            "softmax_over_keys",
+            "e^x over the sum of e^x of all keys",
+            looks_ahead=True,
+            instead="take `exp(…)` in its place, and divide by `rows` or, each channel by itself, by "
+            "`normalize = channels`",
+        ),
+        KeyFunction(
+            "largest_over_keys",
+            "the largest of all keys",
+            looks_ahead=True,
+            instead="`largest(…)` is over the features of one key",
+        ),
+        KeyFunction(
+            "mean_over_keys",
+            "the mean of all keys",
+            looks_ahead=True,
+            instead="`cumsum(…)` sums over the keys up to each",
+        ),
     )
 }
 

@@ -9,6 +9,7 @@ from attncc.diagnostics import Span
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     MADE_BY_PLANNING,
+    AtRow,
     Binary,
     BinaryOp,
     Channel,
@@ -30,8 +31,10 @@ from attncc.spec.expr import (
     type_of,
 )
 from attncc.spec.fields import READABLE, WHY_NOT, FieldName
-from attncc.spec.functions import FUNCTIONS, VECTOR_FUNCTIONS
-from attncc.spec.scope import Bindings, Function, Scope, Stop
+from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, VECTOR_FUNCTIONS
+from attncc.spec.scope import Bindings, Bound, Function, Scope, Stop, data_of
+from attncc.spec.sides import Side, side_of
+from attncc.spec.text import text as expr_text
 from attncc.spec.words import nearest
 from attncc.syntax import tree
 
@@ -71,7 +74,9 @@ class NameScope(Scope):
         word = self.words.patterns.get(name)
         if word is not None and all(parameter.default is not None for parameter in word.parameters):
             return self.expand(word, {}, tree.Call(tree.Identifier(name, span=span), (), span=span), where)
-        if word is not None or name in self.words.functions or name in FUNCTIONS or name in VECTOR_FUNCTIONS:
+        if word is not None or any(
+            name in known for known in (self.words.functions, FUNCTIONS, VECTOR_FUNCTIONS, KEY_FUNCTIONS)
+        ):
             self.fail("E206", f"`{name}` needs its arguments", span, text="expected `(`", helps=(f"write `{name}(…)`",))
         self._unknown(name, span, bindings, where)
 
@@ -104,7 +109,7 @@ class NameScope(Scope):
         helps = (f"write `{data.name}[{index}]`",)
         self.fail("E216", f"`{data.name}[{shape}]` needs its index", span, text="expected `[`", helps=helps)
 
-    def _check_data(self, data: Data, span: Span, where: FieldName) -> None:
+    def _check_data(self, data: Data, span: Span, where: FieldName, *, at_query: bool = False) -> None:
         if where in _WITHOUT_DATA:
             if data.name in ("q", "k", "v"):
                 side = "query" if data.is_row else "key"
@@ -114,7 +119,7 @@ class NameScope(Scope):
             if where is FieldName.REQUIRE:
                 note = "only parameters and constants are known when the spec is built"
             self.fail("E207", f"`{data.name}` cannot be read in `{where.value}`", span, notes=(note,))
-        if where is FieldName.NORMALIZE and data.is_column:
+        if where is FieldName.NORMALIZE and data.is_column and not at_query:
             note = f"`{data.name}` belongs to one key; a normaliser is a number of the whole row"
             self.fail("E207", f"`{data.name}` cannot be read in `normalize`", span, notes=(note,))
 
@@ -126,13 +131,17 @@ class NameScope(Scope):
             case tree.Reference(name=name, span=span) if isinstance(bindings.get(name), Data):
                 data = bindings[name]
                 assert isinstance(data, Data)
-                self._check_data(data, span, where)
                 if data.is_token:
-                    return self._own(data, node, bindings, where)
+                    own = Vector(data.name, span=span) if data.is_vector else Token(data.name, data.whole, span=span)
+                    self._check_data(data, span, where, at_query=_is_query(node.indices[0]))
+                    return self._own(own, node, bindings, where)
+                self._check_data(data, span, where)
                 expr = self._entry(data, node, bindings, where)
                 if len(expr.indices) < len(data.axes) - 1:
                     self._too_few(data, node, len(expr.indices))
                 return expr
+            case tree.Reference(name=name) as values if self._is_of_token(bindings.get(name), bindings):
+                return self._own(self.reference(values, bindings, where), node, bindings, where)
             case tree.Reference(name=name, span=span):
                 if name in bindings and bindings[name] is None:
                     raise Stop
@@ -145,29 +154,37 @@ class NameScope(Scope):
             self.fail("E216", message, node.indices[1].span, text="one index too many")
         self.fail("E216", "only a list of constants or declared data can be indexed", node.values.span)
 
-    def _own(self, data: Data, node: tree.Index, bindings: Bindings, where: FieldName) -> Expr:
-        """`u[i]` of data of rows, `w[j]` of data of keys; `u[i, c]` is feature c of its vector.
+    def _is_of_token(self, bound: Bound | None, bindings: Bindings) -> bool:
+        """Whether a name stands for a value of each query or of each key."""
+        return isinstance(bound, Expr) and side_of(bound, data_of(bindings)) in (Side.ROW, Side.COLUMN)
+
+    def _own(self, value: Expr, node: tree.Index, bindings: Bindings, where: FieldName) -> Expr:
+        """`u[i]` of what rows have, `w[j]` and `w[i]` of what keys have; `u[i, c]` is feature c of its vector.
 
         The feature may depend on the other token. As a product with a vector that is 1 in one place and 0 elsewhere it
         is a matrix product like any other, and exact.
         """
-        wanted = Name.I if data.is_row else Name.J
+        of_keys = side_of(value, data_of(bindings)) is Side.COLUMN
         place = self.as_number(node.indices[0], bindings, where)
-        if len(node.indices) == 2 and place == Symbol(wanted) and data.is_vector:
+        if place == Symbol(Name.I):
+            found: Expr | None = AtRow(value, span=node.span) if of_keys else value
+        else:
+            found = value if of_keys and place == Symbol(Name.J) else None
+        if found is not None and isinstance(found, AtRow) and Name.I not in READABLE[where]:
+            self.unreadable("i", node.indices[0].span, where)
+        if found is not None and len(node.indices) == 2 and type_of(value) is Type.VECTOR:
             feature = self.as_number(node.indices[1], bindings, where)
             self._check_whole(feature, node.indices[1].span)
             chosen = Indicator(Compare(CompareOp.EQUAL, Channel(), feature), span=node.indices[1].span)
-            return Dot(self._datum(data, node.span, where), chosen, span=node.span)
-        if len(node.indices) != 1 or place != Symbol(wanted):
-            who = "row" if data.is_row else "key"
-            note = (
-                f"`{data.name}` holds something for each {who}, and `{data.name}[{wanted.value}]` is that {who}'s own"
-            )
-            helps = (f"write `{data.name}[{wanted.value}]`, or `{data.name}` alone",)
-            self.fail(
-                "E216", f"`{data.name}` is indexed by `{wanted.value}` alone", node.span, notes=(note,), helps=helps
-            )
-        return self._datum(data, node.span, where)
+            return Dot(found, chosen, span=node.span)
+        if found is None or len(node.indices) != 1:
+            name = expr_text(value)
+            wanted = "`j`, or by `i` for the key at the query's position" if of_keys else "`i` alone"
+            who, own = ("key", "j") if of_keys else ("row", "i")
+            note = f"`{name}` holds something for each {who}, and `{name}[{own}]` is that {who}'s own"
+            helps = (f"write `{name}[{own}]`, or `{name}` alone",)
+            self.fail("E216", f"`{name}` is indexed by {wanted}", node.span, notes=(note,), helps=helps)
+        return found
 
     def _entry(self, data: Data, node: tree.Index, bindings: Bindings, where: FieldName) -> Entry:
         """A table at some of its axes."""
@@ -281,6 +298,10 @@ class NameScope(Scope):
         if where is not FieldName.REQUIRE:
             known |= {each for each, word in self.words.patterns.items() if not word.parameters}
         self.fail("E201", f"there is no `{name}` here", span, text="unknown name", helps=nearest(name, known))
+
+
+def _is_query(node: tree.Tree) -> bool:
+    return isinstance(node, tree.Reference) and node.name == "i"
 
 
 def _least(index: Expr) -> int:

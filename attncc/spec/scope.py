@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from attncc.diagnostics import Diagnostic, Label, Source, Span
-from attncc.spec.data import Data, Size
+from attncc.spec.data import Data, K, Q, Size, V
 from attncc.spec.expr import (
     Channel,
     Entry,
@@ -204,6 +204,11 @@ class Scope(ABC):
             return (place, *others, *(label for label in used if label.span != place.span))
         text = place.text or "here"
         return (Label(own[-1], "in this use"), Label(place.span, text), *others)
+
+
+def data_of(bindings: Bindings) -> dict[str, Data]:
+    """The declared data among names, and q, k and v also where their names stand for values now."""
+    return {each.name: each for each in (Q, K, V, *bindings.values()) if isinstance(each, Data)}
 
 
 def _vectors(expr: Expr) -> Iterator[Vector | Entry]:

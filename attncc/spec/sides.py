@@ -7,6 +7,7 @@ from enum import Enum
 
 from attncc.spec.data import Data
 from attncc.spec.expr import (
+    AtRow,
     Binary,
     BinaryOp,
     Call,
@@ -20,6 +21,7 @@ from attncc.spec.expr import (
     Name,
     Negate,
     Output,
+    OverKeys,
     RowSum,
     Symbol,
     Token,
@@ -55,8 +57,10 @@ def side_of(expr: Expr, data: Mapping[str, Data]) -> Side:
             return Side.PAIR if name in _LATE else Side.NONE
         case Vector(name=name) | Token(name=name):
             return Side.ROW if data[name].is_row else Side.COLUMN
-        case Output() | Merge():
+        case Output() | Merge() | AtRow():
             return Side.ROW
+        case OverKeys():
+            return Side.COLUMN
         case Local() | RowSum():
             return Side.PAIR
         case Compare(left=left, right=right):

@@ -6,6 +6,7 @@ import math
 
 from attncc.spec.expr import (
     And,
+    AtRow,
     Binary,
     BinaryOp,
     Call,
@@ -25,6 +26,7 @@ from attncc.spec.expr import (
     Not,
     Or,
     Output,
+    OverKeys,
     Reduce,
     Rotate,
     RowSum,
@@ -76,6 +78,10 @@ def _written(expr: Expr) -> tuple[int, str]:
             return _ATOM, f"width({text(vector)})"
         case Dot(left=left, right=right):
             return _ATOM, f"dot({text(left)}, {text(right)})"
+        case OverKeys(function=function, value=value):
+            return _ATOM, f"{function}({text(value)})"
+        case AtRow(value=value):
+            return _ATOM, f"{_write(value, _ATOM)}[i]"
         case Reduce(function=function, vector=vector):
             return _ATOM, f"{function}({text(vector)})"
         case Rotate(layout=layout, vector=vector):

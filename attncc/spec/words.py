@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from attncc.diagnostics import Diagnostic, Label, Source
 from attncc.spec.expr import MADE_BY_PLANNING, Name
-from attncc.spec.functions import FUNCTIONS, VECTOR_FUNCTIONS
+from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, VECTOR_FUNCTIONS
 from attncc.syntax import tree
 from attncc.syntax.parse import parse
 
@@ -121,7 +121,7 @@ def _add(table: dict[str, _D], rival: Mapping[str, tree.Word], definition: _D) -
     if isinstance(definition, tree.Word):  # similarity words have a place of their own
         if reserved := taken(name):
             return reserved
-        if name.text in FUNCTIONS or name.text in VECTOR_FUNCTIONS:
+        if name.text in FUNCTIONS.keys() | VECTOR_FUNCTIONS.keys() | KEY_FUNCTIONS.keys():
             label = Label(name.span, "expected another name")
             help_ = "choose another name"
             return [Diagnostic("E203", f"`{name.text}` is a function of the language", (label,), helps=(help_,))]

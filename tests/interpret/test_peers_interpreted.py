@@ -22,6 +22,14 @@ CHOSEN = (
     "sinks_sliding_gptoss",
     "t5_relative_bias",
     "synthesizer_random",
+    "linear_elu_padding_cross",
+    "retention",
+    "simple_gla",
+    "gla",
+    "efficient_lucidrains_padding",
+    "performer_softmax",
+    "aft_simple",
+    "flash_causal_ragged",
 )
 
 

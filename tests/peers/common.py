@@ -67,7 +67,7 @@ def run(peer: Peer, attention: Attention, dtype: torch.dtype) -> dict[str, tuple
     leaves = {
         name: value.to(dtype).requires_grad_(f"grad.{name}" in recorded)
         for name, value in recorded.items()
-        if name.startswith(("in.", "w."))
+        if name.startswith(("in.", "w.", "aux.")) and value.is_floating_point()
     }
     arguments = {
         name: torch.tensor(value) if isinstance(value, tuple) else value for name, value in peer.arguments.items()

@@ -14,7 +14,7 @@ from attncc.compiler import compile_source
 from attncc.diagnostics import AttnError, Source
 from attncc.graph.core import TAKEN_NAMES
 from attncc.spec.data import OF_MODULES, RESERVED
-from attncc.spec.functions import FUNCTIONS, VECTOR_FUNCTIONS
+from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, VECTOR_FUNCTIONS
 from attncc.spec.words import RESERVED as OF_THE_LANGUAGE
 from attncc.syntax.mistake import KEYWORDS
 
@@ -58,6 +58,7 @@ def test_every_other_name_of_a_module_is_free(declaration: str) -> None:
     """Names of locals and of what Python has built in: a module of data called so runs, and tells them apart."""
     names = TAKEN_NAMES | {each for each in dir(builtins) if each.isalpha()} | {"outs", "windows", "keep_residual"}
     refused = RESERVED | OF_THE_LANGUAGE | OF_MODULES | FUNCTIONS.keys() | VECTOR_FUNCTIONS.keys() | {*kwlist}
+    refused |= KEY_FUNCTIONS.keys()
     refused |= {each.lower() for each in KEYWORDS}
     free = sorted(names - refused)
     for at in range(0, len(free), _AT_ONCE):

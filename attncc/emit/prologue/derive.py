@@ -144,9 +144,9 @@ def _shaped(operand: Operand, text: str) -> str:
     """A value with every axis of its kind."""
     match operand.kind:
         case Kind.ROW_VECTOR:
-            return f"_vectors({text}, batch, heads, n, dtype)"
+            return f"_vectors({text}, batch, heads, n, {'wide' if operand.wide else 'dtype'})"
         case Kind.COLUMN_VECTOR:
-            return f"_vectors({text}, batch, kv_heads, m, dtype)"
+            return f"_vectors({text}, batch, kv_heads, m, {'wide' if operand.wide else 'dtype'})"
         case Kind.ROW_NUMBER:
             return f"_numbers_of({text}, batch, heads, n, wide, device)"
         case Kind.COLUMN_NUMBER:

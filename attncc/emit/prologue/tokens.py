@@ -14,6 +14,7 @@ from attncc.graph.widths import width_of
 from attncc.plan.model import Plan
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
+    AtRow,
     Binary,
     BinaryOp,
     Call,
@@ -28,6 +29,7 @@ from attncc.spec.expr import (
     Name,
     Negate,
     Output,
+    OverKeys,
     Reduce,
     Rotate,
     Symbol,
@@ -56,8 +58,8 @@ _SYMBOLS = {
     Name.VALID: "valid",
     Name.SCALE: "scale",
 }
-_LOCALS = frozenset("batch kv_heads wide device head distance hidden valid scale q_start k_start".split())
-_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local, Output, Merge)
+_LOCALS = frozenset("batch kv_heads wide device head distance hidden valid scale q_start q_starts k_start".split())
+_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local, Output, Merge, OverKeys, AtRow)
 _TENSOR_NAMES = frozenset({Name.I, Name.J, Name.HEAD, Name.VALID})
 
 
@@ -145,6 +147,10 @@ class TokenWriter(ExpressionWriter):
             case Reduce(function=function, vector=vector):
                 method = "sum" if function == "sum" else "amax"
                 return _ATOM, f"({self._vector(vector)}).{method}(-1, keepdim=True)"
+            case OverKeys(function=function, value=value):
+                return _ATOM, self._over_keys(function, value)
+            case AtRow(value=value):
+                return _ATOM, self._at_row(value)
             case Rotate(layout=layout, vector=vector):
                 self.used.add(f"_rotated_{layout}")
                 return _ATOM, f"_rotated_{layout}({self._vector(vector)})"
@@ -169,6 +175,29 @@ class TokenWriter(ExpressionWriter):
         written = self.write(expr, context)
         self._widths.pop()
         return written
+
+    def _over_keys(self, function: str, value: Expr) -> str:
+        """A function of all keys or of those before each; hidden ones take no part."""
+        self.used.add(f"_{function}")
+        whole = self.is_whole(value)
+        written = self._vector(value) if type_of(value) is Type.VECTOR else self.write(value)
+        return f"_{function}({f'({written}).to(wide)' if whole else written}, hidden)"
+
+    def _at_row(self, value: Expr) -> str:
+        """What the key at the query's position has, after a line that refuses queries without one."""
+        key = ("at row", value)
+        if key not in self._named:
+            written = self._vector(value) if type_of(value) is Type.VECTOR else self.write(value)
+            said = spec_text(value)
+            name = said if said.isidentifier() else "keys"
+            if "first key" not in self._named:
+                self.used.add("_within")
+                self._bind("first key", "own_key", "i - k_start")
+                self.body.line(f'_within({self._named["first key"]}, m, "the keys", "i - k_start", 2)')
+            self.used.add("_at_rows")
+            at = "q_start - k_start, q_starts, n, heads"
+            self._bind(key, f"{name}_at_row", f"_at_rows({written}, {at})")
+        return self._named[key]
 
     def _let(self, name: str, value: Expr) -> str:
         key = self._key(value)
@@ -255,7 +284,8 @@ class TokenWriter(ExpressionWriter):
                 met = f", {self._met()}" if of_distance and names_in(index) & {Name.I, Name.J} else ""
                 about = f'"{name}", {spec_text(index)!r}, {place}'
                 looked_at = written
-                if any(isinstance(each, Token) and self.data[each.name].is_column for each in walk(index)):
+                of_keys = side_of(index, self.data) is Side.COLUMN
+                if of_keys and any(isinstance(each, Token) for each in walk(index)):
                     self.used.add("_seen")  # a hidden key's number is read as 0, which `s - 1` would take outside
                     looked_at = f"_seen({written}, hidden)"
                 self.body.line(f"_within({looked_at}, {name}.shape[{place}], {about}{met})")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from attncc.emit.tile import may_fail
 from attncc.graph.core import Kind
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
@@ -55,6 +56,8 @@ def print_spreads(body: TorchBody, nodes: list[Node]) -> None:
                 tile = done[kept, formula] = f"part_{len(done) + 1}"
                 written, owned = body.tile_value(formula)
                 product = f"{written}.mul_({kept})" if owned else f"{kept} * {written}"
+                if may_fail(node.value):  # 0 times what a formula makes of an unrelated pair is not always 0
+                    product = f"({product}).masked_fill({kept} == 0, 0)"
                 writer.line(f"{tile} = _pairs({product}, {body.rows})")
             if Axis.COLUMN in node.axes:
                 writer.line(f"{node.name}[:, chunk.keys, channel].add_({tile}.sum(-2))")

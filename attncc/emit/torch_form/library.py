@@ -121,6 +121,51 @@ def _seen(x, hidden):
     """Something of each key, 0 where it is hidden: nothing of what stands there is read."""
     return x if hidden is None else x.masked_fill(hidden, 0)
 ''',
+    "_cumsum": '''
+def _cumsum(x, hidden):
+    """Sums over the keys up to each, in float64: they may be far larger than their differences.
+
+    Hidden keys add nothing.
+    """
+    x = x if hidden is None else torch.where(hidden, 0, x)
+    return x.double().cumsum(2)
+''',
+    "_softmax_over_keys": '''
+def _softmax_over_keys(x, hidden):
+    """Exponentials that add up to 1 over all keys; hidden keys have 0."""
+    if hidden is None:
+        return x.softmax(2)
+    least = torch.finfo(x.dtype).min  # not -inf: of a batch entry without keys it would make NaN
+    return torch.where(hidden, 0, torch.where(hidden, least, x).softmax(2))
+''',
+    "_largest_over_keys": '''
+def _largest_over_keys(x, hidden):
+    """The largest of all keys, for each; hidden keys have 0."""
+    if x.shape[2] == 0:
+        return x
+    if hidden is None:
+        return x.amax(2, keepdim=True).expand(x.shape)
+    return torch.where(hidden, 0, torch.where(hidden, -torch.inf, x).amax(2, keepdim=True))
+''',
+    "_mean_over_keys": '''
+def _mean_over_keys(x, hidden):
+    """The mean of all keys, for each; hidden keys have 0."""
+    if hidden is None:
+        return x.mean(2, keepdim=True).expand(x.shape)
+    count = (~hidden).sum(2, keepdim=True).clamp(min=1)
+    return torch.where(hidden, 0, torch.where(hidden, 0, x).sum(2, keepdim=True) / count)
+''',
+    "_at_rows": '''
+def _at_rows(x, first, starts, n, heads):
+    """Something of keys, [batch, kv heads, m, width], for n queries that stand where they do."""
+    x = x if x.shape[1] in (1, heads) else x.repeat_interleave(heads // x.shape[1], 1)
+    if starts is None:
+        return x[:, :, first : first + n]
+    at = torch.arange(n, device=x.device)[:, None] + (starts + first)[:, None, None, None]
+    at = at.clamp(0, max(x.shape[2] - 1, 0))  # compilers do not see that it lies within
+    batch = max(x.shape[0], at.shape[0])
+    return x.expand(batch, *x.shape[1:]).gather(2, at.expand(batch, x.shape[1], n, x.shape[3]))
+''',
     "_vectors": '''
 def _vectors(x, batch, heads, length, dtype):
     """Vectors of tokens with every axis."""

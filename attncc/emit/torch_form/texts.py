@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attncc.emit.numbers import tables_of
 from attncc.emit.operands import Operands
 from attncc.emit.torch_form.form import TorchForm
-from attncc.emit.writer import WIDTH, listed
+from attncc.emit.writer import WIDTH, listed, literal
 from attncc.graph.core import Kind, Operand
 from attncc.plan.model import Plan
 from attncc.rewrite.backward import gradient_name
@@ -107,8 +107,10 @@ class PassTexts:
             "cotangents": f"({', '.join(gradient_name(each.name) for each in real)},)" if whole else "grads",
             "second_gradients": ", ".join("None" if each in whole else gradient_name(each.name) for each in operands),
             "vmap": "_each_vmap" if core.of_kind(Kind.OFFSET_NUMBER, Kind.TABLE) else "_fold_vmap",
-            "schema_inputs": ", ".join(f"Tensor {name}" for name in operands.names),
-            "schema_gradients": f"({', '.join(['Tensor'] * len(gradients))})" if len(gradients) > 1 else "Tensor",
+            "schema_inputs": literal(", ".join(f"Tensor {name}" for name in operands.names)),
+            "schema_gradients": literal(
+                f"({', '.join(['Tensor'] * len(gradients))})" if len(gradients) > 1 else "Tensor"
+            ),
             "fake_gradients": ", ".join(f"{name}.new_empty({name}.shape)" for name in operands.names),
         }
 

@@ -6,14 +6,13 @@ the numbers of one channel lie side by side.
 
 from __future__ import annotations
 
-from attncc.emit.tile import Sweep
+from attncc.emit.tile import Sweep, may_fail
 from attncc.emit.triton_form.scope import BLOCK, LANES, LENGTH, STEP, KernelScope, width_of
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.spec.expr import (
     Binary,
     BinaryOp,
-    Call,
     Channel,
     Const,
     Entry,
@@ -99,7 +98,7 @@ class PairPrinter:
                 product = source if is_one else Binary(BinaryOp.MULTIPLY, source, node.value)
                 text = self._write(product)
                 total = f"_add_channel({node.name}, channel, tl.sum({{}}, 1), {width_of(node)[1]})"
-                if _may_fail(node.value):  # 0 times what a formula makes of an unrelated pair is not always 0
+                if may_fail(node.value):  # 0 times what a formula makes of an unrelated pair is not always 0
                     self.writer.line(f"part = {text}")
                     with self.writer.block("if MASKED:"):
                         self.writer.line("part = tl.where(related, part, 0.0)")
@@ -156,15 +155,3 @@ class PairPrinter:
 
     def _varies(self, expr: Expr) -> bool:
         return self.kernel.spans(expr, Axis.ROW) and self.kernel.spans(expr, Axis.COLUMN)
-
-
-def _may_fail(formula: Expr) -> bool:
-    """Whether a formula can be infinite, or no number at all, for finite vectors."""
-    for each in walk(formula):
-        match each:
-            case Binary(op=BinaryOp.DIVIDE | BinaryOp.POWER, right=right):
-                if not isinstance(right, Const) or right.value < 0:
-                    return True
-            case Call(function="log" | "log2" | "sqrt" | "exp" | "exp2"):
-                return True
-    return False
