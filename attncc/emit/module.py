@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 
 import jinja2
@@ -30,7 +31,13 @@ def emit_core(plan: Plan, branch: str = "") -> str:
 
 def render(template: str, values: Mapping[str, object]) -> str:
     """A template with its values put in."""
-    environment = jinja2.Environment(
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Where templates come from; it keeps those that it has read."""
+    return jinja2.Environment(
         loader=jinja2.FunctionLoader(_template),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -38,7 +45,6 @@ def render(template: str, values: Mapping[str, object]) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    return environment.get_template(template).render(values)
 
 
 def _template(name: str) -> str:

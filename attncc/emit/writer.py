@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 WIDTH = 100
 
 _STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
+_WORD = re.compile(r"\w+")
 _ASSIGNMENT = re.compile(r" +(\w+(?:, \w+)*) = ")
 
 
@@ -72,18 +74,20 @@ class Writer:
 
     def drop_unread(self, since: int) -> None:
         """Drop assignments after a place whose names no other line after it reads."""
-        while unread := [at for at in range(since, len(self._lines)) if self._is_unread(at, since)]:
+        while unread := self._unread(since):
             for at in reversed(unread):
                 del self._lines[at]
 
-    def _is_unread(self, at: int, since: int) -> bool:
-        line = self._lines[at]
-        match = _ASSIGNMENT.match(line)
-        if match is None or line.count("(") != line.count(")"):
-            return False
-        names = re.compile(rf"\b({match[1].replace(', ', '|')})\b")
-        others = (*self._lines[since:at], *self._lines[at + 1 :])
-        return not any(names.search(_STRING.sub("", other).partition("#")[0]) for other in others)
+    def _unread(self, since: int) -> list[int]:
+        """The places of assignments whose names stand in no other line."""
+        words = [set(_WORD.findall(_STRING.sub("", line).partition("#")[0])) for line in self._lines[since:]]
+        lines_of = Counter(word for each in words for word in each)
+        return [
+            since + at
+            for at, (line, own) in enumerate(zip(self._lines[since:], words, strict=True))
+            if (match := _ASSIGNMENT.match(line)) and line.count("(") == line.count(")")
+            if all(lines_of[name] == (name in own) for name in match[1].split(", "))
+        ]
 
     def text(self) -> str:
         """Everything written so far."""

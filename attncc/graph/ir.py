@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import networkx as nx
 
@@ -66,13 +67,16 @@ class Graph:
 
     def __iter__(self) -> Iterator[Node]:
         """The nodes that the outputs need, each after its inputs, otherwise in the order they were given."""
+        return iter(self._live)
+
+    @cached_property
+    def _live(self) -> tuple[Node, ...]:
         needed = set(self.outputs)
         for output in self.outputs:
             needed |= nx.ancestors(self._graph, output)
         positions = nx.get_node_attributes(self._graph, "position")
-        for name in nx.lexicographical_topological_sort(self._graph, key=lambda each: positions[each]):
-            if name in needed:
-                yield self._nodes[name]
+        order = nx.lexicographical_topological_sort(self._graph, key=lambda each: positions[each])
+        return tuple(self._nodes[name] for name in order if name in needed)
 
     def users(self, name: str) -> tuple[Node, ...]:
         """The nodes that read `name`, in order."""
