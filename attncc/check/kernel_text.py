@@ -6,6 +6,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,12 +43,25 @@ class KernelText:
     vectors: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A function: what its text says without the docstring, the names in it, and the pointers of vectors."""
+
+    node: ast.FunctionDef
+    text: str
+    size: int
+    names: tuple[str, ...]
+    read: tuple[str, ...]
+    written: tuple[str, ...]
+
+
 @cache
 def kernels_of(path: Path) -> tuple[KernelText, ...]:
     """The kernels of a generated module, in the order of the file."""
-    functions = _functions(ast.parse(path.read_text(encoding="utf-8")))
-    names = [match[1] + (match[2] or "") for name in functions if (match := _KERNEL.fullmatch(name))]
-    return tuple(_kernel(path.stem, name, functions) for name in names)
+    nodes = _functions(ast.parse(path.read_text(encoding="utf-8")))
+    names = [match[1] + (match[2] or "") for name in nodes if (match := _KERNEL.fullmatch(name))]
+    known: dict[str, _Function] = {}
+    return tuple(_kernel(path.stem, name, nodes, known) for name in names)
 
 
 def in_branch(kernel: str) -> tuple[str, str]:
@@ -73,62 +87,67 @@ def distinct(texts: Iterator[KernelText] | tuple[KernelText, ...]) -> dict[Kerne
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     """Functions of the module by name, those that stand in an `if` included."""
-    return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    blocks = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.If))]
+    return {node.name: node for block in blocks for node in block if isinstance(node, ast.FunctionDef)}
 
 
-def _kernel(module: str, name: str, functions: dict[str, ast.FunctionDef]) -> KernelText:
-    parts = _reachable(function_of(name), functions)
+def _kernel(module: str, name: str, nodes: dict[str, ast.FunctionDef], known: dict[str, _Function]) -> KernelText:
+    parts = _reachable(function_of(name), nodes, known)
     vectors = frozenset(_vectors(parts))
     branch, _ = in_branch(name)
-
-    def plain(node: ast.AST) -> str:
-        return ast.dump(node).replace(f"'_{branch}_", "'_") if branch else ast.dump(node)
-
+    own = f"'_{branch}_" if branch else "'_"
     return KernelText(
         module=module,
         kernel=name,
-        digest=_hash(plain(_without_docstring(part)) for part in parts),
-        shape=_hash([_renamed([ast.dump(_Numbers().visit(_without_docstring(part))) for part in parts], vectors)]),
-        size=sum(1 for part in parts for _ in ast.walk(part)),
-        loops=tuple(_loops(functions[function_of(name)], functions)),
+        digest=_hash(part.text.replace(own, "'_") for part in parts),
+        shape=_hash([_renamed([_NUMBER.sub("Constant(value=0", part.text) for part in parts], vectors)]),
+        size=sum(part.size for part in parts),
+        loops=tuple(_loops(nodes[function_of(name)], nodes)),
         vectors=vectors,
     )
 
 
-def _reachable(name: str, functions: dict[str, ast.FunctionDef]) -> list[ast.FunctionDef]:
+_NUMBER = re.compile(r"Constant\(value=[\d.][^,)]*")  # True and False say how the program is built, and stay
+
+
+def _reachable(name: str, nodes: dict[str, ast.FunctionDef], known: dict[str, _Function]) -> list[_Function]:
     """A function and those that it calls, directly or not, in the order in which they are met."""
-    found: dict[str, ast.FunctionDef] = {}
+    found: dict[str, _Function] = {}
     waiting = [name]
     while waiting:
         name = waiting.pop(0)
-        if name in functions and name not in found:
-            found[name] = functions[name]
-            waiting += [node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)]
+        if name in nodes and name not in found:
+            if name not in known:
+                known[name] = _function(nodes[name])
+            found[name] = known[name]
+            waiting += found[name].names
     return list(found.values())
 
 
-def _without_docstring(function: ast.FunctionDef) -> ast.FunctionDef:
-    if ast.get_docstring(function) is None:
-        return function
-    copy = ast.parse(ast.unparse(function)).body[0]
-    assert isinstance(copy, ast.FunctionDef)
-    copy.body = copy.body[1:]
-    return copy
+def _function(node: ast.FunctionDef) -> _Function:
+    inside = list(ast.walk(node))
+    read: dict[str, None] = {}
+    written: dict[str, None] = {}
+    for each in inside:
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in _OF_VECTORS:
+            pointer = next(inner.id for inner in ast.walk(each.args[0]) if isinstance(inner, ast.Name))
+            (read if each.func.id == "_load_tile" else written)[pointer] = None
+        elif isinstance(each, ast.arg) and each.arg.endswith("_channels_ptr"):
+            read[each.arg] = None
+    names = tuple(dict.fromkeys(each.id for each in inside if isinstance(each, ast.Name)))
+    if ast.get_docstring(node) is not None:
+        node = copy(node)
+        node.body = node.body[1:]
+    return _Function(node, ast.dump(node), len(inside), names, tuple(read), tuple(written))
 
 
-def _vectors(parts: list[ast.FunctionDef]) -> Iterator[str]:
+def _vectors(parts: list[_Function]) -> Iterator[str]:
     """The pointers from which tiles of vectors are read or written, and those to their channels.
 
     What is both read and written, or handed on to another piece, are sums, which have a type of their own.
     """
-    read: dict[str, None] = {}
-    written: dict[str, None] = {}
-    for node in (node for part in parts for node in ast.walk(part)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OF_VECTORS:
-            pointer = next(each.id for each in ast.walk(node.args[0]) if isinstance(each, ast.Name))
-            (read if node.func.id == "_load_tile" else written)[pointer] = None
-        elif isinstance(node, ast.arg) and node.arg.endswith("_channels_ptr"):
-            read[node.arg] = None
+    read = dict.fromkeys(pointer for part in parts for pointer in part.read)
+    written = dict.fromkeys(pointer for part in parts for pointer in part.written)
     for pointer in dict.fromkeys((*read, *written)):
         if not (pointer in read and pointer in written) and not pointer.endswith("_state_ptr"):
             yield pointer
@@ -136,14 +155,6 @@ def _vectors(parts: list[ast.FunctionDef]) -> Iterator[str]:
 
 _OF_VECTORS = ("_load_tile", "_store_tile", "_store_spaced")
 _TILE_BODY = re.compile(r"_tile(_\d+)?$")
-
-
-class _Numbers(ast.NodeTransformer):
-    """Replaces numbers; what is true or false says how the program is built, and stays."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        is_number = isinstance(node.value, int | float) and not isinstance(node.value, bool)
-        return ast.Constant(0) if is_number else node
 
 
 _NAME = re.compile(r"\b(id|arg|name)='(\w+)'")

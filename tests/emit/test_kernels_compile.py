@@ -42,7 +42,7 @@ def first_that_fits(
 ) -> tuple[Tile, Measurement]:
     """A config of the list that satisfies its bar; otherwise the last one tried."""
     tiles = compiler.submit(tiles_of, path, kernel, 2, d, target).result()
-    for tile in reversed(tiles):  # small ones compile sooner
+    for tile in sorted(tiles, key=lambda tile: tile.rows * tile.columns / tile.warps):  # small ones compile sooner
         found = compiler.submit(measure, path, kernel, tile, target, d).result()
         if found.ok and found.spills <= TARGETS[target].few_spills:
             break
