@@ -99,6 +99,14 @@ CASES: dict[str, str] = {
   param t[8]
   score = scale * dot(q + k[i], k) + s[i] * s[j] + t[kind[i] % 8]
   normalize = rows + exp(s[i])""",
+    "a number of each head that only the divisor reads, once keys are counted": """
+  score = scale * dot(q, k) / count
+  weight = exp(score) - 0.5
+  normalize = count * (h + 2)""",
+    "a position that only the divisor reads, once keys are counted": """
+  score = scale * dot(q, k) / count
+  weight = exp(score) - 0.5
+  normalize = count * (i + 2)""",
     "a norm inside a choice by feature": """
   let q = unit(q)
   score = sum(q > k ? q : 0.5 * k)""",

@@ -1,6 +1,6 @@
 """Random specs of several branches against the dense oracle: the torch form.
 
-As in `test_random_language`, a draw is its number, and ATTNCC_DRAWS=2000 makes so many.
+As in `test_random_specs`, a draw is its number, and ATTNCC_DRAWS=2000 makes so many.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import torch
 from attncc.check.properties import causality, empty_rows
 from tests.modules import cut_small
 from tests.random_branches import random_branches_spec
-from tests.test_random_language import LENGTHS, compare_one, drawn, draws, picker
+from tests.test_random_language import LENGTHS, compare_one
+from tests.test_random_specs import drawn, draws, picker
 
 
 @pytest.mark.slow

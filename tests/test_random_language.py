@@ -1,14 +1,12 @@
 """Random specs that use the whole language, against the dense oracle: the torch form.
 
-A draw is its number: what fails is run again by `pytest -k 'draw-17'`. ATTNCC_DRAWS=2000 makes so many in place of the
-usual few.
+As in `test_random_specs`, a draw is its number, and ATTNCC_DRAWS=2000 makes so many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -16,37 +14,12 @@ import torch
 from attncc.check.compare import compare
 from attncc.check.oracle import OutsideTable
 from attncc.check.properties import causality, empty_rows
-from attncc.diagnostics import AttnError
-from tests.modules import Built, build, cut_small
+from tests.modules import Built, cut_small
 from tests.random_language import has_ties, random_language_spec
 from tests.random_specs import Pick, random_case
-from tests.random_specs import draws as how_many
-from tests.test_random_specs import right
+from tests.test_random_specs import drawn, draws, picker, right
 
 LENGTHS = ((37, 37), (20, 61), (61, 20), (1, 9), (9, 0), (0, 5), (70, 70))
-REFUSED = {"E301", "E213"}  # what a random text may deserve: no pair is related, or it is too long
-
-
-def draws(usual: int) -> list[int]:
-    """The numbers of the draws."""
-    return list(range(how_many(usual)))
-
-
-def picker(number: int) -> Pick:
-    """The choices of a draw."""
-    random = Random(number)
-    return lambda options: random.choice(list(options))
-
-
-def drawn(pick: Pick, folder: Path, make: Callable[[Pick], str] = random_language_spec) -> tuple[str, Built]:
-    """The first spec that is not refused for good reason, and its module."""
-    while True:
-        text = make(pick)
-        try:
-            return text, build(text, folder)
-        except AttnError as error:
-            codes = {each.code for each in error.diagnostics}
-            assert codes <= REFUSED, f"{text}\n{error}"
 
 
 def compare_one(
@@ -67,7 +40,7 @@ def compare_one(
 @pytest.mark.parametrize("number", draws(60), ids=lambda number: f"draw-{number}")
 def test_torch(number: int, tmp_path: Path) -> None:
     pick = picker(number)
-    text, built = drawn(pick, tmp_path)
+    text, built = drawn(pick, tmp_path, random_language_spec)
     if pick((True, False)):
         cut_small(built.module)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):

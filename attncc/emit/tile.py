@@ -31,6 +31,11 @@ class Sweep:
     reductions: tuple[Node, ...]
 
     @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Everything that it computes."""
+        return *self.before, *self.numbers, *self.body, *self.reductions
+
+    @property
     def peak(self) -> Node | None:
         """The running maximum that rescales the other reductions, if there is one."""
         return next((node for node in self.reductions if node.op is Op.PEAK), None)

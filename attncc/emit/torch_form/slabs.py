@@ -74,19 +74,14 @@ class SlabPrinter:
         return [node.name for node in reductions if Axis.ROW not in node.axes]
 
     def _reads_positions(self, kernel: Kernel) -> set[Name]:
-        nodes = [node for sweep in kernel.sweeps for node in (*sweep.body, *sweep.numbers, *sweep.reductions)]
+        nodes = [node for sweep in kernel.sweeps for node in sweep.nodes]
         nodes += [*kernel.before, *kernel.after]
         return {name for node in nodes if node.expr is not None for name in _positions(node)}
 
     def _print_unpacking(self, writer: Writer, kernel: Kernel) -> None:
         """Names for the call-wide numbers that a kernel reads."""
         names = [node.name for node in self.uniform()]
-        read = {
-            name
-            for sweep in kernel.sweeps
-            for node in (*sweep.body, *sweep.numbers, *sweep.reductions)
-            for name in node.inputs
-        }
+        read = {name for sweep in kernel.sweeps for node in sweep.nodes for name in node.inputs}
         read |= {name for node in (*kernel.before, *kernel.after, *kernel.at_last) for name in node.inputs}
         read |= {node.name for node in (*kernel.after, *kernel.at_last)}
         if any(name in read for name in names):
