@@ -165,9 +165,9 @@ def test_vmap(name: str, modules: Callable[..., ModuleType]) -> None:
             torch.testing.assert_close(found[at], torch.stack(grads), rtol=1e-7, atol=1e-9)
 
 
-# Numbers of distances and of heads, whole numbers of tokens, entries, channels, derived and projected vectors: one
-# of each. `test_export` and `test_operators` go through the same text for all.
-COMPILED = ("by_distance", "sink", "segments", "pair_table", "additive", "rotated", "projected")
+# Numbers of distances and of heads, whole numbers of tokens, entries, channels, derived vectors: one of each.
+# `test_export` and `test_operators` go through the same text for all.
+COMPILED = ("by_distance", "sink", "segments", "pair_table", "additive", "projected")
 
 
 @pytest.mark.parametrize("name", COMPILED)

@@ -102,19 +102,20 @@ def _plain(trees: tuple[tree.Definition, ...]) -> str:
     return "".join(" ".join(tokens(each)) + "\n" for each in trees)
 
 
-def _kept(text: str) -> list[str]:
-    """Tokens and comments in one list each, for comparison."""
-    return [each.text for each in parse_with_lexemes(Source("x.attn", text))[1]]
+def _read(text: str) -> tuple[tuple[tree.Definition, ...], list[str]]:
+    """The definitions of a text, and its tokens and comments."""
+    file, lexemes = parse_with_lexemes(Source("x.attn", text))
+    return file.definitions, [each.text for each in lexemes]
 
 
 @_settings(100)
 @given(definitions)
 def test_formatting_keeps_every_token(trees: tuple[tree.Definition, ...]) -> None:
     text = _plain(trees)
-    assert _parsed(text) == trees
     done = formatted(text)
-    assert _parsed(done) == trees
-    assert _kept(done) == _kept(text)
+    read = _read(text)
+    assert read[0] == trees
+    assert _read(done) == read
     assert formatted(done) == done
 
 
@@ -161,10 +162,11 @@ _OPEN_ENDED = {sign for kind in CANNOT_END for sign in _SIGNS[kind]}
 @given(definitions, st.integers(0))
 def test_formatting_keeps_every_comment(trees: tuple[tree.Definition, ...], seed: int) -> None:
     text, comments = _spread(trees, Random(seed))
-    assert _parsed(text) == trees
     done = formatted(text)
     assert re.findall(r"#\d+ ;\(", done) == comments
-    assert _kept(done) == _kept(text)
+    read = _read(text)
+    assert read[0] == trees
+    assert _read(done) == read
     assert formatted(done) == done
     assert "\n\n\n" not in done and not re.search(r"\{\n\n|\n\n *\}|^\n|[ \t]$", done)
 
