@@ -104,3 +104,14 @@ def test_meanings(name: str, tmp_path: Path) -> None:
 def test_meanings_where_some_rows_run_alone(name: str, tmp_path: Path) -> None:
     data, meaning = MEANINGS[name]
     check(f"attention x {{ {data} pattern = {OWN_ROWS}; {meaning} }}", tmp_path, CASES[:3])
+
+
+MERGED = """attention x {
+  branch near { pattern = causal & i - j < 12 & (i - j) % 3 == 0 }
+  branch far { pattern = causal & (j % 5 == 0 | i - j < 3 | i % 8 == 1); score = 2 * scale * dot(q, k) }
+  combine = merge(near, far)
+}"""
+
+
+def test_merged_branches_each_in_pieces(tmp_path: Path) -> None:
+    check(MERGED, tmp_path, CASES[:4])

@@ -12,7 +12,7 @@ from attncc.check.calls import in_pieces
 from attncc.check.compare import compare
 from attncc.check.fit import fits, head_counts
 from attncc.check.sizes import Case
-from tests.emit.test_pieces_against_oracle import MEANINGS, OWN_ROWS, PATTERNS, STRIDED
+from tests.emit.test_pieces_against_oracle import MEANINGS, MERGED, OWN_ROWS, PATTERNS, STRIDED
 from tests.modules import build
 from tests.plan.forced import always
 from tests.random_specs import draws
@@ -61,6 +61,13 @@ def test_meanings(name: str, tmp_path: Path) -> None:
 def test_meanings_where_some_rows_run_alone(name: str, tmp_path: Path) -> None:
     data, meaning = MEANINGS[name]
     check(f"attention x {{ {data} pattern = {OWN_ROWS}; {meaning} }}", tmp_path, CASES[:1])
+
+
+def test_merged_branches_each_in_pieces(tmp_path: Path) -> None:
+    built = build(MERGED, tmp_path)
+    with in_pieces(built.module):
+        verdict = compare(built.module, built.spec, CASES[1], "triton")
+    assert verdict.ok, verdict.text
 
 
 @pytest.mark.slow
