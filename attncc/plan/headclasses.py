@@ -1,7 +1,7 @@
 """Heads split into classes: pattern → [(condition on h, pattern without that condition)], exclusive and covering.
 
-A condition on the head alone, or a constant looked up by it, is the same for all positions. Filling in its value
-leaves each class one pattern over positions, in which h stays only inside affine bounds.
+A condition on the head alone, a constant looked up by it, or a remainder of it is the same for all positions. Filling
+in its value leaves each class one pattern over positions, in which h stays only inside affine bounds.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from attncc.spec.expr import (
     FALSE,
     TRUE,
     And,
+    Binary,
+    BinaryOp,
     Compare,
     CompareOp,
     Const,
     Expr,
     Indicator,
     Name,
+    Negate,
     Not,
     Or,
     Select,
+    Symbol,
     Table,
     Type,
     children,
@@ -31,6 +35,7 @@ from attncc.spec.expr import (
     type_of,
 )
 
+_MOST_REMAINDERS = 8  # classes that a remainder of the head makes
 _HEAD_ONLY = frozenset({Name.HEAD, Name.HEADS})
 _OPPOSITE = {
     CompareOp.LESS: CompareOp.GREATER_EQUAL,
@@ -48,7 +53,7 @@ def split_heads(pattern: Expr, feasible: Callable[[Expr], bool]) -> list[tuple[E
     `feasible` may answer True for a condition that no head fulfils; the class is then never used.
     """
     joined: dict[Expr, list[Expr]] = {}
-    for condition, inner in _split(simplify(pattern), TRUE, feasible):
+    for condition, inner in _split(_remainders_apart(simplify(pattern)), TRUE, feasible):
         joined.setdefault(inner, []).append(condition)
     return [(TRUE if len(joined) == 1 else disjunction(found), inner) for inner, found in joined.items()]
 
@@ -69,8 +74,8 @@ def _split(pattern: Expr, given: Expr, feasible: Callable[[Expr], bool]) -> list
 
 
 def _first_decision(expr: Expr) -> Expr | None:
-    """The outermost condition on the head alone, or table, that comes first."""
-    if isinstance(expr, Table):
+    """The outermost condition on the head alone, or table, or remainder, that comes first."""
+    if isinstance(expr, Table) or _is_remainder_of_head(expr):
         return expr
     if type_of(expr) is Type.BOOL and not isinstance(expr, Const) and names_in(expr) <= _HEAD_ONLY:
         table = next((found for found in map(_first_decision, children(expr)) if isinstance(found, Table)), None)
@@ -82,8 +87,46 @@ def _first_decision(expr: Expr) -> Expr | None:
     return None
 
 
+def _is_remainder_of_head(expr: Expr) -> bool:
+    """Whether an expression has one of a few values for each head."""
+    match expr:
+        case Binary(op=BinaryOp.MODULO, left=left, right=Const(value=int(divisor))):
+            return 1 < divisor <= _MOST_REMAINDERS and names_in(left) <= _HEAD_ONLY
+    return False
+
+
+def _remainders_apart(expr: Expr) -> Expr:
+    """(i - j + h) % c as (i - j + h % c) % c."""
+    expr = rebuild(expr, _remainders_apart)
+    match expr:
+        case Binary(op=BinaryOp.MODULO, left=left, right=Const(value=int(divisor))) if (
+            1 < divisor <= _MOST_REMAINDERS and not names_in(left) <= _HEAD_ONLY
+        ):
+            return replace(expr, left=_head_apart(left, divisor))
+    return expr
+
+
+def _head_apart(expr: Expr, divisor: int) -> Expr:
+    match expr:
+        case Symbol(name=Name.HEAD):
+            return Binary(BinaryOp.MODULO, expr, Const(divisor))
+        case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT, left=left, right=right):
+            return replace(expr, left=_head_apart(left, divisor), right=_head_apart(right, divisor))
+        case Binary(op=BinaryOp.MULTIPLY, left=Const(), right=right):
+            return replace(expr, right=_head_apart(right, divisor))
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=Const()):
+            return replace(expr, left=_head_apart(left, divisor))
+        case Negate(operand=operand):
+            return replace(expr, operand=_head_apart(operand, divisor))
+    return expr
+
+
 def _choices(decision: Expr, pattern: Expr) -> list[tuple[Expr, dict[Expr, Expr]]]:
     """What can be known of a decision: a condition on the head and the values it gives."""
+    if isinstance(decision, Binary):
+        assert isinstance(decision.right, Const)
+        values = [Const(value) for value in range(int(decision.right.value))]
+        return [(Compare(CompareOp.EQUAL, decision, value), {decision: value}) for value in values]
     if not isinstance(decision, Table):
         return [(decision, {decision: TRUE}), (opposite(decision), {decision: FALSE})]
     index = decision.index

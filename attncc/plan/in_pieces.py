@@ -6,12 +6,15 @@ from attncc.graph.core import Core, Kind
 from attncc.graph.ir import Graph
 from attncc.graph.ops import Axis, Op
 from attncc.plan.layout import Layout
+from attncc.plan.linear import names_read
+from attncc.plan.literals import Literal, Tree, conjunctions
 from attncc.plan.own_rows import may_have
 from attncc.plan.partition import partition
 from attncc.plan.pieces import Pieces
 from attncc.plan.predicates import outer_tree
 from attncc.plan.ranges import Domain
-from attncc.plan.split import has_remainders
+from attncc.plan.split import MOST_PRODUCTS, has_remainders
+from attncc.spec.expr import Name
 
 
 def pieces_of(domain: Domain, core: Core, forward: Graph) -> tuple[Pieces | None, str]:
@@ -23,12 +26,29 @@ def pieces_of(domain: Domain, core: Core, forward: Graph) -> tuple[Pieces | None
         return None, "weights read a sum over the row, which has to be known before any piece runs"
     found = partition(domain)
     if found is None:
-        return None, "no other layout has tiles of so much less area that it is worth its pieces"
+        return None, _as_a_whole(domain)
     if core.of_kind(Kind.OFFSET_NUMBER) and not all(
         _keeps_distances(part.layout) for piece in found.pieces for part in piece.parts
     ):
         return None, "numbers of distances are read in steps, which this layout does not have"
     return found, ""
+
+
+def _as_a_whole(domain: Domain) -> str:
+    """Why a pattern that remainders decide does not come apart."""
+    trees = [outer_tree(each.pattern) for each in domain.classes]
+    if not all(is_whole and conjunctions(tree, MOST_PRODUCTS) is not None for tree, is_whole in trees):
+        return f"it is a union of more than {MOST_PRODUCTS} conjunctions, which are not told apart"
+    if any(_moves_with_head(tree) for tree, _ in trees):
+        return "where strips lie depends on the head by a formula: a choice of constants or `h % c` may be told apart"
+    return "no other layout has tiles of so much less area that it is worth its pieces"
+
+
+def _moves_with_head(tree: Tree) -> bool:
+    """Whether a comparison reads a remainder of positions and the head."""
+    if isinstance(tree, Literal):
+        return has_remainders(tree) and Name.HEAD in names_read(tree.form)
+    return any(map(_moves_with_head, tree.parts))
 
 
 def _counts_first(forward: Graph) -> bool:

@@ -109,6 +109,11 @@ class Layout:
         return of_rows, of_keys
 
     @property
+    def copies_keys(self) -> bool:
+        """Whether kernels want copies of its keys side by side, the same for all heads."""
+        return self.keys.width > 1 and not self.keys.is_everything
+
+    @property
     def is_plain(self) -> bool:
         """Whether coordinates are positions on both axes."""
         return self.rows.is_everything and self.keys.is_everything

@@ -62,9 +62,10 @@ def _side_by_side(split: list[list[Part]]) -> tuple[Piece, ...]:
 
 
 def _kind(part: Part) -> tuple[object, ...]:
-    """What the code for a part depends on; the numbers of its layout may differ from head to head."""
+    """What the code for a part depends on; other numbers of its layout may differ from head to head."""
     sides = (part.layout.rows, part.layout.keys)
-    return part.alone, *((each.is_everything, each.is_list, each.width, each.turn) for each in sides)
+    side_by_side = part.layout.keys if part.layout.copies_keys else None
+    return part.alone, side_by_side, *((each.is_everything, each.is_list, each.width, each.turn) for each in sides)
 
 
 class _Splitter:

@@ -16,7 +16,7 @@ from attncc.plan.linear import Linear, Quotient, Remainder, quotient, remainder,
 from attncc.plan.literals import ALWAYS, All, Any, Literal, Tree, all_of, any_of, conjunctions, negated
 from attncc.spec.expr import Name
 
-_MOST_PRODUCTS = 12  # conjunctions that are told apart
+MOST_PRODUCTS = 12  # conjunctions that are told apart
 _MOST_PERIODS = 6  # of one conjunction
 _LARGEST_PERIOD = 4096
 _MOST_IMPLIED = 6  # parts of a conjunction that are tested against each other
@@ -25,7 +25,7 @@ I, J = variable(Name.I), variable(Name.J)  # noqa: E741
 
 def products_of(tree: Tree, prover: Prover) -> tuple[tuple[Literal, ...], ...] | None:
     """The conjunctions whose union is the tree, none of them empty or within another; None where they are too many."""
-    products = conjunctions(tree, _MOST_PRODUCTS)
+    products = conjunctions(tree, MOST_PRODUCTS)
     if products is None:
         return None
     kept: list[tuple[Literal, ...]] = []

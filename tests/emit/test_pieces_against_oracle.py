@@ -48,6 +48,9 @@ PATTERNS = {
     "rows on strips": "causal & (i - j < 5 | i % 6 == 5)",
     "rows and keys on strips": "abs(i - j) < 3 | i % 5 < 2 | j % 5 < 2",
     "rows of some heads": "causal & (i - j < 5 | h < 2 & i % 4 == 1 | (i - j) % 7 == 0)",
+    "classes by head": "causal & (i - j - h) % 4 == 1",
+    "strips by head": "causal & j % 8 // 2 == h % 4",
+    "unlike strips of one width": "causal & (h < 2 ? j % 8 < 2 : j % 6 >= 4)",
     "rows alone": "i % 3 == 1",
 }
 MEANINGS = {

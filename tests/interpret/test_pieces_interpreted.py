@@ -27,6 +27,7 @@ CASES = (
 CHOSEN = (
     *("dilated", "fixed", "axial", "mirrored", "three layouts", "of some heads", "unlike in each head"),
     *("leading rows", "rows on strips", "rows of some heads"),
+    *("classes by head", "strips by head", "unlike strips of one width"),
 )
 
 

@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from attncc.compiler import compile_source
+from attncc.diagnostics import Source
 from attncc.plan import partition
 from attncc.plan.domain import analyse
 from attncc.plan.layout import PLAIN
@@ -85,6 +87,35 @@ def test_rows_stay_among_others_where_that_is_no_dearer() -> None:
     assert own_rows(NEAR | (i < 4096)) == []  # no short list
     assert own_rows(NEAR | ((i < 16) & (j < 16))) == []  # which see little
     assert own_rows((i // 64).equals(j // 64)) == []
+
+
+def layouts(expr: P) -> list[tuple[int, int, int]]:
+    """Period, width and start of the keys of every part."""
+    found = partition.partition(analyse(expr.expr))
+    parts = [] if found is None else [part for piece in found.pieces for part in piece.parts]
+    return [(part.layout.keys.period, part.layout.keys.width, part.layout.keys.start) for part in parts]
+
+
+def test_remainders_of_the_head_are_told_apart() -> None:
+    assert layouts(causal & ((i - j) % 4).equals(h % 4)) == [(4, 1, start) for start in (0, 3, 2, 1)]
+    assert layouts(causal & ((i - j + h) % 3).equals(0)) == [(3, 1, start) for start in (0, 1, 2)]
+    assert layouts(causal & (j % 64).equals(h % 2)) == [(64, 1, 0), (64, 1, 1)]
+    assert layouts(causal & (j % 64 >= 60 - h)) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("causal & j % 64 >= 60 - h", "depends on the head by a formula"),
+        ("exists t in 1..14 : (i - j) % (t + 20) == t", "more than 12 conjunctions"),
+        ("abs(i - j) < 8 & (i - j) % 2 == 0", "no other layout"),
+        ("j <= i", "no remainder of positions"),
+    ],
+)
+def test_what_runs_as_a_whole_is_explained(pattern: str, why: str) -> None:
+    compiled = compile_source(Source("x.attn", f"attention x {{ pattern = {pattern} }}"))
+    reasons = [each.reason for each in compiled.plan.refusals if each.law == "split-union"]
+    assert len(reasons) == 1 and why in reasons[0]
 
 
 def test_random_patterns_come_apart_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ class KernelPiece:
     @property
     def compacts(self) -> bool:
         """Whether its keys are copied side by side before the kernel runs."""
-        return any(each.keys.width > 1 and not each.keys.is_everything for each in self.layouts)
+        return any(each.copies_keys for each in self.layouts)
 
 
 def whole_of(plan: Plan) -> KernelPiece:
