@@ -1544,8 +1544,8 @@ def _longest(classes, axis, length):
 def _classes_of(classes, parts, n, m, k_start, starts, lengths):
     """Where the tokens of each class lie, [parts, batch, classes, 8].
 
-    The place, step, first coordinate and count of its rows, then of its keys. Keys on wider strips
-    lie side by side in copies.
+    The place, step, first coordinate and count of its rows, then of its keys. Tokens on wider
+    strips lie side by side in copies, class after class.
     """
     found = starts.new_zeros(parts, len(starts), max(map(len, classes)), 8)
     for part, own in zip(found, classes, strict=False):
@@ -1553,17 +1553,18 @@ def _classes_of(classes, parts, n, m, k_start, starts, lengths):
             torch.tensor(each, device=starts.device).mT for each in zip(*own, strict=True)
         )
         start, key = starts[:, None], torch.full_like(starts[:, None], k_start)
-        for at, (strips, first, length) in enumerate(
-            ((rows, start, n), (keys, key, lengths[:, None]))
+        for at, (strips, first, total, seen) in enumerate(
+            ((rows, start, n, n), (keys, key, m, lengths[:, None]))
         ):
             period, width, offset = strips
             origin = _below(first, strips)
             place = period * (origin // width) + offset + origin % width - first
             copied = (width > 1) & (width < period)
-            part[:, : len(own), 4 * at] = torch.where(copied, 0, place)
+            counts = _below(first + total, strips) - origin
+            part[:, : len(own), 4 * at] = torch.where(copied, counts.cumsum(1) - counts, place)
             part[:, : len(own), 4 * at + 1] = torch.where(copied, 1, period // width)
             part[:, : len(own), 4 * at + 2] = origin
-            part[:, : len(own), 4 * at + 3] = _below(first + length, strips) - origin
+            part[:, : len(own), 4 * at + 3] = _below(first + seen, strips) - origin
     return found
 
 

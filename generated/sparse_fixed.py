@@ -1528,8 +1528,8 @@ def _longest(classes, axis, length):
 def _classes_of(classes, parts, n, m, k_start, starts, lengths):
     """Where the tokens of each class lie, [parts, batch, classes, 8].
 
-    The place, step, first coordinate and count of its rows, then of its keys. Keys on wider strips
-    lie side by side in copies.
+    The place, step, first coordinate and count of its rows, then of its keys. Tokens on wider
+    strips lie side by side in copies, class after class.
     """
     found = starts.new_zeros(parts, len(starts), max(map(len, classes)), 8)
     for part, own in zip(found, classes, strict=False):
@@ -1537,17 +1537,18 @@ def _classes_of(classes, parts, n, m, k_start, starts, lengths):
             torch.tensor(each, device=starts.device).mT for each in zip(*own, strict=True)
         )
         start, key = starts[:, None], torch.full_like(starts[:, None], k_start)
-        for at, (strips, first, length) in enumerate(
-            ((rows, start, n), (keys, key, lengths[:, None]))
+        for at, (strips, first, total, seen) in enumerate(
+            ((rows, start, n, n), (keys, key, m, lengths[:, None]))
         ):
             period, width, offset = strips
             origin = _below(first, strips)
             place = period * (origin // width) + offset + origin % width - first
             copied = (width > 1) & (width < period)
-            part[:, : len(own), 4 * at] = torch.where(copied, 0, place)
+            counts = _below(first + total, strips) - origin
+            part[:, : len(own), 4 * at] = torch.where(copied, counts.cumsum(1) - counts, place)
             part[:, : len(own), 4 * at + 1] = torch.where(copied, 1, period // width)
             part[:, : len(own), 4 * at + 2] = origin
-            part[:, : len(own), 4 * at + 3] = _below(first + length, strips) - origin
+            part[:, : len(own), 4 * at + 3] = _below(first + seen, strips) - origin
     return found
 
 
@@ -1555,6 +1556,15 @@ def _below(position, strips):
     """How many of the positions of each class, from 0 on, lie before one."""
     period, width, start = strips
     return width * (position // period) + (position % period - start).clamp(min=0).minimum(width)
+
+
+def _side_by_side(classes, k_start, m, device):
+    """The places of keys on strips, class after class."""
+    found = []
+    for _, keys in classes:
+        first, stop = keys.below(k_start), keys.below(k_start + m)
+        found.append(keys.places(first, stop, k_start, device))
+    return torch.cat(found)
 
 
 def _kernel_numbers(q, k, v, scale, kv_lengths):
@@ -1575,9 +1585,7 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if m >= _LEAST_KEYS:
-        keys_2 = _CLASSES_2[0][0][1]
-        ends_2 = keys_2.below(k_start), keys_2.below(k_start + m)
-        places_2 = keys_2.places(*ends_2, k_start, q.device)
+        places_2 = _side_by_side(_CLASSES_2[0], k_start, m, q.device)
         k_2 = k[:, :, places_2]
         v_2 = v[:, :, places_2]
         classes_2 = _classes_of(_CLASSES_2, 1, n, m, k_start, starts, lengths)
@@ -1629,9 +1637,7 @@ def _launch_backward(
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if m >= _LEAST_KEYS:
-        keys_2 = _CLASSES_2[0][0][1]
-        ends_2 = keys_2.below(k_start), keys_2.below(k_start + m)
-        places_2 = keys_2.places(*ends_2, k_start, q.device)
+        places_2 = _side_by_side(_CLASSES_2[0], k_start, m, q.device)
         k_2 = k[:, :, places_2]
         v_2 = v[:, :, places_2]
         dk_2 = _gradient_room(k_2, True)

@@ -114,6 +114,11 @@ class Layout:
         return self.keys.width > 1 and not self.keys.is_everything
 
     @property
+    def copies_rows(self) -> bool:
+        """Whether they want copies of its rows."""
+        return self.rows.width > 1 and not self.rows.is_everything
+
+    @property
     def is_plain(self) -> bool:
         """Whether coordinates are positions on both axes."""
         return self.rows.is_everything and self.keys.is_everything

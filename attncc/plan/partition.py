@@ -64,7 +64,7 @@ def _side_by_side(split: list[list[Part]]) -> tuple[Piece, ...]:
 def _kind(part: Part) -> tuple[object, ...]:
     """What the code for a part depends on; other numbers of its layout may differ from head to head."""
     sides = (part.layout.rows, part.layout.keys)
-    side_by_side = part.layout.keys if part.layout.copies_keys else None
+    side_by_side = part.layout if part.layout.copies_keys or part.layout.copies_rows else None
     return part.alone, side_by_side, *((each.is_everything, each.is_list, each.width, each.turn) for each in sides)
 
 

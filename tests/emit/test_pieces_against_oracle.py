@@ -37,6 +37,7 @@ PATTERNS = {
     "mirrored": "(i + j) % 4 == 3",
     "shifted": "(i - j) % 6 == 2",
     "blocks of blocks": "(i // 2 - j // 2) % 4 == 1 | abs(i - j) < 3",
+    "blocks of some heads": "causal & (h < 3 & (i // 3 - j // 3) % 4 == 1 | i - j < 3 | h > 0 & i % 7 < 2)",
     "strips of keys": "causal & j % 7 < 2",
     "three layouts": "causal & (i - j < 4 | (i - j) % 6 == 0 | j % 9 >= 7)",
     "two distances": "causal & ((i - j) % 6 == 1 | (i - j) % 6 == 4)",

@@ -28,6 +28,7 @@ CHOSEN = (
     *("dilated", "fixed", "axial", "mirrored", "three layouts", "of some heads", "unlike in each head"),
     *("leading rows", "rows on strips", "rows of some heads"),
     *("classes by head", "strips by head", "unlike strips of one width"),
+    *("blocks of blocks", "rows and keys on strips", "blocks of some heads"),
 )
 
 
@@ -62,6 +63,12 @@ def test_meanings(name: str, tmp_path: Path) -> None:
 def test_meanings_where_some_rows_run_alone(name: str, tmp_path: Path) -> None:
     data, meaning = MEANINGS[name]
     check(f"attention x {{ {data} pattern = {OWN_ROWS}; {meaning} }}", tmp_path, CASES[:1])
+
+
+@pytest.mark.parametrize("name", ("a slope", "a sink", "additive", "a table by position"))
+def test_meanings_in_blocks_by_classes(name: str, tmp_path: Path) -> None:
+    data, meaning = MEANINGS[name]
+    check(f"attention x {{ {data} pattern = {PATTERNS['blocks of some heads']}; {meaning} }}", tmp_path, CASES[1:2])
 
 
 def test_merged_branches_each_in_pieces(tmp_path: Path) -> None:

@@ -97,5 +97,9 @@ class Kernels:
         """The operand that tells keys and their heads."""
         return self.core.of_kind(Kind.COLUMN_VECTOR)[0].name
 
+    def of_rows(self) -> list[Operand]:
+        """The operands that are vectors or numbers of rows."""
+        return list(self.core.of_kind(Kind.ROW_VECTOR, Kind.ROW_NUMBER))
+
     def of_keys(self) -> list[Operand]:
         return list(self.core.of_kind(Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER))

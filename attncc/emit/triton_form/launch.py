@@ -24,6 +24,8 @@ class Shapes:
         sums: the sums by distance that a kernel adds up in memory.
         added: what kernels of pieces read and write again.
         lists: whether some kernel has a list of rows, with smaller tiles than are usual.
+        copies_keys: whether some piece has copies of its keys.
+        copies_rows: whether some piece has copies of its rows.
         step: how far apart neighbours of a tile may stand, in tokens.
     """
 
@@ -39,6 +41,8 @@ class Shapes:
     added: Sequence[str] = ()
     lists: bool = False
     step: int = 1
+    copies_keys: bool = False
+    copies_rows: bool = False
 
     @property
     def arguments(self) -> str:
@@ -61,6 +65,7 @@ def host_text(shapes: Shapes) -> str:
     tuned = _TUNED_WITH_SUMS if shapes.sums else _TUNED_IN_PIECES if shapes.added else _TUNED
     text = _PRUNE + tuned + (_LAUNCH_IN_PIECES if shapes.added else _LAUNCH)
     text += _LAUNCH_REST + (_SUMS if shapes.sums else _CLASSES if shapes.added else "")
+    text += (_SIDE_BY_SIDE if shapes.copies_keys else "") + (_BY_CLASS if shapes.copies_rows else "")
     for plain, listed in _WITH_LISTS if shapes.lists else ():
         assert plain in text
         text = text.replace(plain, listed)
@@ -267,22 +272,25 @@ def _longest(classes, axis, length):
 def _classes_of(classes, parts, n, m, k_start, starts, lengths):
     """Where the tokens of each class lie, [parts, batch, classes, 8].
 
-    The place, step, first coordinate and count of its rows, then of its keys. Keys on wider strips
-    lie side by side in copies.
+    The place, step, first coordinate and count of its rows, then of its keys. Tokens on wider
+    strips lie side by side in copies, class after class.
     """
     found = starts.new_zeros(parts, len(starts), max(map(len, classes)), 8)
     for part, own in zip(found, classes, strict=False):
         rows, keys = (torch.tensor(each, device=starts.device).mT for each in zip(*own, strict=True))
         start, key = starts[:, None], torch.full_like(starts[:, None], k_start)
-        for at, (strips, first, length) in enumerate(((rows, start, n), (keys, key, lengths[:, None]))):
+        for at, (strips, first, total, seen) in enumerate(
+            ((rows, start, n, n), (keys, key, m, lengths[:, None]))
+        ):
             period, width, offset = strips
             origin = _below(first, strips)
             place = period * (origin // width) + offset + origin % width - first
             copied = (width > 1) & (width < period)
-            part[:, : len(own), 4 * at] = torch.where(copied, 0, place)
+            counts = _below(first + total, strips) - origin
+            part[:, : len(own), 4 * at] = torch.where(copied, counts.cumsum(1) - counts, place)
             part[:, : len(own), 4 * at + 1] = torch.where(copied, 1, period // width)
             part[:, : len(own), 4 * at + 2] = origin
-            part[:, : len(own), 4 * at + 3] = _below(first + length, strips) - origin
+            part[:, : len(own), 4 * at + 3] = _below(first + seen, strips) - origin
     return found
 
 
@@ -290,6 +298,40 @@ def _below(position, strips):
     """How many of the positions of each class, from 0 on, lie before one."""
     period, width, start = strips
     return width * (position // period) + (position % period - start).clamp(min=0).minimum(width)
+'''
+
+_SIDE_BY_SIDE = '''
+
+def _side_by_side(classes, k_start, m, device):
+    """The places of keys on strips, class after class."""
+    found = []
+    for _, keys in classes:
+        first, stop = keys.below(k_start), keys.below(k_start + m)
+        found.append(keys.places(first, stop, k_start, device))
+    return torch.cat(found)
+'''
+
+_BY_CLASS = '''
+
+def _by_class(classes, starts, n):
+    """The rows of every batch entry class by class, and then those that are in none, [batch, n]."""
+    strips = classes[0][0]
+    position = starts[:, None] + torch.arange(n, device=starts.device)
+    return ((position - strips.start) % strips.period // strips.width).argsort(stable=True)
+
+
+def _taken(x, rows):
+    """Numbers or vectors of rows, [batch, heads, n, ...], in another order."""
+    return x.gather(2, _spread_order(rows, x))
+
+
+def _put_back(x, taken, rows):
+    """Write what was taken in another order where it came from."""
+    x.scatter_(2, _spread_order(rows, x), taken)
+
+
+def _spread_order(rows, x):
+    return rows.view(rows.shape[0], 1, -1, *(1,) * (x.dim() - 3)).expand(x.shape)
 '''
 
 _SUMS = '''

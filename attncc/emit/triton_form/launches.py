@@ -9,6 +9,7 @@ from attncc.emit.triton_form.piece import KernelPiece
 from attncc.emit.triton_form.scope import by_channel, is_literal, is_vector, tiled
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
+from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.plan.pieces import SHORT
 from attncc.rewrite.backward import gradient_name
@@ -42,6 +43,8 @@ class Launches(Kernels):
             added=self._added(),
             lists=any(piece.has_list for piece in self.pieces),
             step=max((piece.step for piece in self.pieces), default=1),
+            copies_keys=any(piece.compacts for piece in self.pieces),
+            copies_rows=any(piece.sorts for piece in self.pieces),
         )
 
     def _added(self) -> list[str]:
@@ -78,9 +81,8 @@ class Launches(Kernels):
             for piece in laid_out:
                 own = piece.name
                 if piece.compacts:
-                    writer.line(f"keys{own} = _CLASSES{own}[0][0][1]")
-                    writer.line(f"ends{own} = keys{own}.below(k_start), keys{own}.below(k_start + m)")
-                    writer.line(f"places{own} = keys{own}.places(*ends{own}, k_start, {self.core.rows}.device)")
+                    device = f"{self.core.rows}.device"
+                    writer.line(f"places{own} = _side_by_side(_CLASSES{own}[0], k_start, m, {device})")
                     for each in self.of_keys():
                         writer.line(f"{each.name}{own} = {each.name}[:, :, places{own}]")
                     for name in sorted(by_channel(kernels) & {each.name for each in self.of_keys()}):
@@ -88,6 +90,8 @@ class Launches(Kernels):
                     for node in self.columns.stores if kernels[0] is not self.forward else ():
                         operand = next(each for each in self.of_keys() if gradient_name(each.name) == node.name)
                         writer.line(f"{node.name}{own} = _gradient_room({operand.name}{own}, True)")
+                if piece.sorts:
+                    self._print_taken_rows(writer, piece, *kernels)
                 writer.line(
                     f"classes{own} = _classes_of(_CLASSES{own}, {len(piece.domain.classes)}, "
                     f"n, m, k_start, starts, lengths)"
@@ -100,29 +104,60 @@ class Launches(Kernels):
                         f"{node.name}_state = {self.core.rows}.new_empty(batch, heads, n{width}, dtype=torch.float32)"
                     )
 
+    def _print_taken_rows(self, writer: Writer, piece: KernelPiece, *kernels: Kernel) -> None:
+        """What kernels read of rows, class by class."""
+        own, backward = piece.name, kernels[0] is not self.forward
+        writer.line(f"rows{own} = _by_class(_CLASSES{own}[0], starts, n)")
+        names = [each.name for each in self.of_rows()]
+        read = {node.name for kernel in kernels for node in (*kernel.operands, *kernel.statistics)}
+        given = ["d_out", *dict.fromkeys(node.name for each in kernels for node in each.statistics)]
+        for name in [*names, *(given if backward else [])]:
+            if name in read:
+                writer.line(f"{name}{own} = _taken({name}, rows{own})")
+        for name in sorted(by_channel(kernels) & set(names)):
+            writer.line(f"{name}_channels{own} = {name}{own}.mT.contiguous()")
+        for node in self._row_gradients() if backward else ():
+            writer.line(f"{node.name}{own} = _gradient_room({node.name}, True)")
+
+    def _row_gradients(self) -> list[Node]:
+        stores = self.rows.stores if self.rows is not None else ()
+        return [node for node in stores if Axis.ROW in node.axes]
+
     def print_compact_gradients(self, writer: Writer) -> None:
-        """Gradients of keys that were copied side by side go back to where these stand."""
-        compact = [piece for piece in self.pieces if piece.compacts]
-        if not compact:
+        """Gradients of tokens that were copied side by side go back to where these stand."""
+        copied = [piece for piece in self.pieces if piece.compacts or piece.sorts]
+        if not copied:
             return
         with writer.block("if in_pieces:"):
-            for piece in compact:
-                for node in self.columns.stores:
-                    name, own = node.name, piece.name
-                    writer.line(f"{name}[:, :, places{own}] += {name}{own}")
+            for piece in copied:
+                own = piece.name
+                for node in self.columns.stores if piece.compacts else ():
+                    writer.line(f"{node.name}[:, :, places{own}] += {node.name}{own}")
+                for node in self._row_gradients() if piece.sorts else ():
+                    order = f"_spread_order(rows{own}, {node.name})"
+                    writer.line(f"{node.name}.scatter_add_(2, {order}, {node.name}{own})")
 
     def _print_launch(self, writer: Writer, kernel: Kernel, piece: KernelPiece) -> None:
         rows = kernel.fixed is Axis.ROW
         length, block, heads = ("n", "BLOCK_M", "heads") if rows else ("m", "BLOCK_N", "kv_heads")
         printer = self.printer(kernel, piece)
         moved = {each.name for each in self.of_keys()} if piece.compacts else set()
+        moved |= {each.name for each in self.of_rows()} if piece.sorts else set()
         moved |= {f"{name}_channels" for name in moved} | {gradient_name(name) for name in moved}
+        made: list[str] = []
+        if piece.sorts:
+            made = [*printer.results, *printer.states] if kernel is self.forward else []
+            moved |= {"d_out", *(node.name for node in kernel.statistics), *made}
         operands = [name for node in kernel.operands for name in printer.tensors_of(node)]
         pointers = operands + [node.name for node in kernel.statistics] + printer.results
+        pointers += printer.states
         pointers = [f"{name}{piece.name}" if name in moved else name for name in pointers]
         if kernel is self.forward and self.plan.reads_delta:
-            pointers.append("residual if keep_residual else None")
-        pointers += printer.states
+            residual = f"residual{piece.name if piece.sorts else ''} if keep_residual else None"
+            pointers.insert(len(pointers) - len(printer.states), residual)
+            made += ["residual"] if piece.sorts else []
+        for name in made:
+            writer.line(f"{name}{piece.name} = _taken({name}, rows{piece.name})")
         offsets = {node.name for node in printer.by_offset}
         strides = [
             f"{name}.expand(batch, -1, -1).stride()"
@@ -149,6 +184,8 @@ class Launches(Kernels):
         groups += [[f"most_rows={SHORT}"]] if piece.has_list else []
         opening = f'_launch({printer.name}, "{kernel.name}", grid, {self.shapes().arguments},'
         writer.listing(opening, groups, ")")
+        for name in made:
+            writer.line(f"_put_back({name}, {name}{piece.name}, rows{piece.name})")
 
 
 _SIDES = (Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)

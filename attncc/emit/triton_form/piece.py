@@ -58,6 +58,15 @@ class KernelPiece:
         """Whether its keys are copied side by side before the kernel runs."""
         return any(each.copies_keys for each in self.layouts)
 
+    @property
+    def sorts(self) -> bool:
+        """Whether its rows are copied class by class, and what was made of them goes back."""
+        return any(each.copies_rows for each in self.layouts)
+
+    def copies(self, axis: Axis) -> bool:
+        """Whether kernels see copies of the tokens of an axis, whose places say nothing of positions."""
+        return self.sorts if axis is Axis.ROW else self.compacts
+
 
 def whole_of(plan: Plan) -> KernelPiece:
     """The whole pattern."""
@@ -67,7 +76,7 @@ def whole_of(plan: Plan) -> KernelPiece:
 def kernel_pieces(plan: Plan) -> tuple[KernelPiece, ...]:
     """The pieces that kernels run; none where they take the pattern as a whole."""
     pieces = plan.pieces
-    if pieces is None or not all(_is_linear(part.layout) for piece in pieces.pieces for part in piece.parts):
+    if pieces is None:
         return ()
     if any(node.op is Op.SUM and Axis.OFFSET in node.axes for node in plan.gpu.backward):
         return ()  # sums by distance are taken along lines of neighbouring tokens
@@ -75,11 +84,6 @@ def kernel_pieces(plan: Plan) -> tuple[KernelPiece, ...]:
     reads_length = any(node.expr is not None and Name.KEYS in names_in(node.expr) for node in plan.gpu.forward)
     reads_length |= any(Name.KEYS in names_in(each.pattern) for piece in found for each in piece.domain.classes)
     return () if reads_length and any(each.compacts for each in found) else found
-
-
-def _is_linear(layout: Layout) -> bool:
-    """Whether rows, and keys once those on strips are side by side, lie in memory at equal steps."""
-    return layout.rows.is_everything or (layout.rows.width == 1 and layout.keys.width == 1)
 
 
 def _piece(domain: Domain, pieces: Pieces, at: int) -> KernelPiece:

@@ -11,6 +11,7 @@ from attncc.emit.triton_form.piece import KernelPiece
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
+from attncc.plan.layout import position
 from attncc.spec.data import Axis as Length
 from attncc.spec.expr import Const, Expr, Local, Name, Vector, names_in, walk
 
@@ -181,12 +182,13 @@ class KernelScope:
         lanes, origin = LANES[axis], ORIGIN[axis]
         if not self.laid_out:
             return f"{origin} + {lanes}"
-        strips = [each.rows if axis is Axis.ROW else each.keys for each in self.piece.layouts]
-        if axis is Axis.COLUMN and self.piece.compacts:
-            here, width = f"({FROM[axis]} + {lanes})", strips[0].width
-            self.used |= {"_floor_divide", "_modulo"}
-            within = f"_floor_divide({here}, {width}) * {strips[0].period} + _modulo({here}, {width})"
-            return f"{within} + {strips[0].start}"
+        if self.piece.copies(axis):
+            layout, name = self.piece.layouts[0], Name.I if axis is Axis.ROW else Name.J
+            here = {name: f"({FROM[axis]} + {lanes})", Name.RESIDUE: SCALARS[Name.RESIDUE]}
+            writer = ExpressionWriter(TRITON, lambda symbol: here[symbol], lambda local: local)
+            text = writer.write(position(layout.rows if axis is Axis.ROW else layout.keys, name, layout))
+            self.used |= writer.used
+            return text
         return f"{origin} + {self.place(axis, lanes)}"
 
     # --- expressions ------------------------------------------------------------------------------------------
@@ -238,7 +240,9 @@ class KernelScope:
         return text
 
     def names_read(self, sweep: Sweep) -> set[Name]:
-        return self._names_of_numbers(sweep) | self._names_of_pattern(sweep)
+        names = self._names_of_numbers(sweep) | self._names_of_pattern(sweep)
+        by_class = self.laid_out and self.piece.copies(self.swept) and self.reads_position(sweep, self.swept)
+        return names | ({Name.RESIDUE} if by_class else set())
 
     def _names_of_numbers(self, sweep: Sweep) -> set[Name]:
         ops = (Op.NUMBER, Op.ENTRY, Op.CHANNELS, Op.SPREAD)
@@ -260,7 +264,8 @@ class KernelScope:
         return position in names_in(expr) or any(node is not None and axis in node.axes for node in read)
 
     def reads_position(self, sweep: Sweep, axis: Axis) -> bool:
-        names = self._names_of_numbers(sweep) if self.laid_out else self.names_read(sweep)
+        names = self._names_of_numbers(sweep)
+        names |= set() if self.laid_out else self._names_of_pattern(sweep)
         return (Name.I if axis is Axis.ROW else Name.J) in names
 
     def reads_coordinate(self, sweep: Sweep, axis: Axis) -> bool:

@@ -55,7 +55,7 @@ class TileFunctions(KernelPlaces):
         positions = [POSITION[self.fixed]] if self.reads_position(sweep, self.fixed) else []
         positions += [COORDINATE[self.fixed]] if self.reads_coordinate(sweep, self.fixed) else []
         needs_origin = self.reads_position(sweep, self.swept)
-        needs_origin &= not (self.laid_out and self.swept is Axis.COLUMN and self.piece.compacts)
+        needs_origin &= not self.piece.copies(self.swept)
         places = [START[self.swept], *([ORIGIN[self.swept]] if needs_origin else [])]
         places += self._class_scalars(sweep)
         places += ["low", "high"] if self.rows_fixed else [self.limit(Axis.ROW)]
@@ -74,7 +74,7 @@ class TileFunctions(KernelPlaces):
         if not self.laid_out:
             return []
         swept = self.swept
-        at_steps = self.reads_position(sweep, swept) and not (swept is Axis.COLUMN and self.piece.compacts)
+        at_steps = self.reads_position(sweep, swept) and not self.piece.copies(swept)
         at_steps |= any(node.name in self._read(sweep) for node in self.by_offset)
         numbers = any(not is_vector(node) or node in self.channels for node in self._swept_loads(sweep))
         by_coordinate = self.reads_coordinate(sweep, swept) or (self.reads_position(sweep, swept) and not at_steps)
