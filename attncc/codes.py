@@ -30,6 +30,7 @@ CODES: dict[str, str] = {
     "E302": "a vector of a pair where one of a token is needed",
     "E303": "branches that cannot be merged",
     "E304": "a function of all keys in a causal attention",
+    "E305": "a weight that has no channels",
     "W301": "an exponential that can overflow",
     "W302": "declared data that nothing reads",
     "E901": "a file cannot be read or written",

@@ -48,5 +48,6 @@ def compile_source(source: Source, parameters: Mapping[str, str] | None = None) 
     Raises:
         AttnError: with every diagnostic found.
     """
-    planned = make_plan(source, parameters)
-    return Compiled(planned.spec, planned, emit(planned))
+    spec = load(source, parameters)
+    planned = plan(spec)
+    return Compiled(spec, planned, emit(planned))

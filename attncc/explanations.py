@@ -197,6 +197,13 @@ EXPLANATIONS: dict[str, Explanation] = {
         _one("let k = softmax_over_keys(k); pattern = causal; weight = dot(q, k); normalize = none"),
         _one("pattern = causal; weight = dot(softmax_of(q), exp(k)); normalize = rows"),
     ),
+    "E305": Explanation(
+        "`normalize = channels` divides each feature of the keys by the sum of its weights over the row, before the "
+        "features are summed. So the weight has to be a product of vectors, dot(a, b) with a of the query and b of the "
+        "key, perhaps times a number such as a decay.",
+        _one("weight = exp(score); normalize = channels"),
+        _one("weight = dot(softmax_of(q), exp(k)); normalize = channels"),
+    ),
     "W301": Explanation(
         "A dot product has no largest value, and exp(x) of 32 bits ends at x = 88, of float16 at x = 11. Beyond, the "
         "weight is infinite, and so is the output, or its gradient is NaN. Where the weight is a sum of exponentials "

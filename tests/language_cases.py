@@ -94,6 +94,16 @@ CASES: dict[str, str] = {
   weight = dot(exp(q - largest(q)), exp(u))
   normalize = rows + 1e-3
   value = v - centre""",
+    "each channel by its own sum": """
+  input g[B, H, m]
+  let G = cumsum(min(g, 0))
+  pattern = causal
+  weight = exp(G[i] - G[j]) * dot(softmax_of(q), exp(k))
+  normalize = channels""",
+    "channels of a branch, of which some have no weight": """
+  branch one { pattern = window(2); weight = dot(q, relu(k)); normalize = channels }
+  branch two { pattern = causal }
+  combine = one + two""",
     "keys read where queries stand": """
   input s[B, m], kind[B, m]: int
   param t[8]

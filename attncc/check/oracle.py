@@ -10,7 +10,7 @@ derivative at such a pair reaches a result.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,17 +18,21 @@ from torch import Tensor
 
 from attncc.check import wide
 from attncc.check.formulas import OutsideTable, Scope, real_of
-from attncc.check.given import check_widths, joint_width, laid_out, output_width, sizes_of
+from attncc.check.given import check_widths, joint_width, laid_out, output_width, sides_of, sizes_of
 from attncc.check.wide import Number
 from attncc.spec.data import Data, Role, Size
 from attncc.spec.expr import (
+    Binary,
     BinaryOp,
+    Const,
     Dot,
     Entry,
     Expr,
+    Let,
     MatMul,
     Merge,
     Name,
+    Negate,
     Output,
     RowSum,
     Symbol,
@@ -98,6 +102,8 @@ def dense(
     laid = {name: (each, _without_garbage(each, values, related)) for name, (each, values) in laid.items()}
     shown = _visible(batch, m, kv_lengths, device)
     scope = Scope(symbols, laid, dtype, mask=related, score=spec.score, related=related, visible=shown)
+    if spec.normalizer == Symbol(Name.CHANNELS):
+        return _by_channel(spec, scope, related, shapes)
     weight = wide.only(related, scope.number(spec.weight), scope.real)
     normalizer = _normalizer(spec, replace(scope, mask=None, _known={}, _masks={}), wide.total(weight))
     present = normalizer.mantissa != 0
@@ -108,6 +114,43 @@ def dense(
     out = weights @ value.value().to(dtype)[..., 0, :, :].expand(batch, heads, m, -1)
     lse = wide.logarithm(normalizer).squeeze(-1) if _reads_row_sum(spec.normalizer) else None
     return Dense(out, lse, weights, normalizer)
+
+
+def _by_channel(spec: Spec, scope: Scope, related: Tensor, shapes: Mapping[str, torch.Size]) -> Dense:
+    """Weights g_ij a_i . (b_j / Z_i), in which Z_i = sum_j g_ij b_j is divided by feature by feature."""
+    factors = list(_factors(substitute(spec.weight, {Symbol(Name.SCORE): spec.score})))
+    (product,) = (each for each in factors if isinstance(each, Dot))
+    factor = torch.ones((), dtype=scope.real, device=related.device)
+    for each in factors:
+        factor = factor if each is product else factor * scope.number(each).value()
+    factor = torch.where(related, factor, 0).to(scope.dtype)
+    declared = {name: each for name, (each, _) in scope.data.items()}
+    row, column = product.left, product.right
+    if sides_of(row, declared)[1]:
+        row, column = column, row
+    width = joint_width((row, column), shapes) or 1
+    a = scope.settled(row, width).value()[..., 0, :]
+    b = scope.settled(column, width).value()[..., 0, :, :].to(scope.dtype)
+    sums = factor @ b
+    shares = torch.where(sums == 0, 0, a / torch.where(sums == 0, 1, sums)).to(scope.dtype)
+    weights = factor * (shares @ b.mT)
+    value = scope.settled(spec.value, joint_width((spec.value,), shapes) or 1).value().to(scope.dtype)
+    return Dense(weights @ value[..., 0, :, :].expand(*related.shape[:2], *value.shape[3:]), None, weights)
+
+
+def _factors(weight: Expr) -> Iterator[Expr]:
+    """What a weight is a product of."""
+    match weight:
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
+            yield from (*_factors(left), *_factors(right))
+        case Binary(op=BinaryOp.DIVIDE, left=left, right=right):
+            yield from (*_factors(left), Binary(BinaryOp.DIVIDE, Const(1.0), right))
+        case Negate(operand=operand):
+            yield from (Const(-1), *_factors(operand))
+        case Let(value=Dot() | Binary() | Negate() as value):
+            yield from _factors(value)
+        case _:
+            yield weight
 
 
 def _combined(

@@ -118,6 +118,7 @@ def _values(
             for name, plan in mixture.branches
         ],
         "outputs": outputs,
+        "alike": [name for name, _ in mixture.branches if name in outputs],
         "has_lse": isinstance(spec.combine, Merge),
         "combine": spec_text(spec.combine),
         "rows": arguments.rows.name,

@@ -7,9 +7,10 @@ from dataclasses import replace
 from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
 from attncc.graph.core import Core, Operand
+from attncc.graph.per_channel import divided_by_channel
 from attncc.graph.tokens import Mixed, split
 from attncc.plan.decays import decays
-from attncc.plan.derivation import domain_steps, token_refusals, token_steps
+from attncc.plan.derivation import divided_step, domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
 from attncc.plan.in_pieces import pieces_of
 from attncc.plan.later_keys import refuse_later_keys
@@ -35,12 +36,22 @@ def plan(spec: Spec) -> Planned:
     Raises:
         AttnError: as `plan_core`, and E303 when branches are merged whose rows have no sum that is proven positive.
     """
+    warnings = unread(spec)
+    spec = divided_by_channel(spec)
     if spec.combine is None:
         planned = plan_core(spec)
-        return replace(planned, warnings=(*planned.warnings, *unread(spec)))
-    mixture = Mixture(spec, tuple((name, plan_core(branch)) for name, branch in spec.branches), unread(spec))
+        return replace(planned, warnings=(*planned.warnings, *warnings))
+    mixture = Mixture(spec, tuple((name, _branch(branch, spec)) for name, branch in spec.branches), warnings)
     _check_merges(mixture)
     return mixture
+
+
+def _branch(branch: Spec, spec: Spec) -> Plan:
+    """The plan of a branch; one that divides by the sums of another says so."""
+    planned = plan_core(branch)
+    sums = {name: each for name, each in spec.branches if name in {given.name for given in branch.data}}
+    steps = tuple(divided_step(branch, name, each) for name, each in sums.items())
+    return replace(planned, steps=(*steps, *planned.steps))
 
 
 def _check_merges(mixture: Mixture) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from attncc.graph.core import Core
 from attncc.graph.ir import Graph, describe
 from attncc.graph.ops import Axis, Op
+from attncc.graph.per_channel import STATEMENT
 from attncc.plan.describe import by_coordinates, coordinates_text, heads_text, interval_text, is_restricted
 from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import Domain, HeadClass
 from attncc.plan.written import tree_expr
 from attncc.rewrite.engine import Refusal, Step
 from attncc.spec.expr import Expr, Name
+from attncc.spec.model import Spec
 from attncc.spec.text import text
 
 ONCE_A_TOKEN = "what one token or one distance determines alone is computed once for it, not once for each pair."
@@ -27,6 +29,13 @@ COMPACT_KEYS = "where all related keys lie on strips, these are taken as if they
 DROP_MASK = "where every row of the tile is related to every key, `related` is true and no mask is needed."
 ONE_SWEEP = "sums over the same keys are taken in one pass; when the running peak rises, they are rescaled."
 ONE_SWEEP_WITHOUT_PEAK = "sums over the same keys are taken in one pass."
+
+
+def divided_step(divided: Spec, name: str, sums: Spec) -> Step:
+    """How an attention came to read the sums of another."""
+    before = ("normalize = channels",)
+    after = (f"{name} = sum over j of ({text(sums.weight)}) * {text(sums.value)}", f"weight = {text(divided.weight)}")
+    return Step("divide-by-channel", STATEMENT, before, after)
 
 
 def token_steps(core: Core) -> tuple[Step, ...]:

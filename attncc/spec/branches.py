@@ -8,7 +8,7 @@ from keyword import iskeyword
 
 from attncc.diagnostics import Diagnostic, Label
 from attncc.spec.body import BodyResolver
-from attncc.spec.core_fields import FieldResolver, data_read, read_data
+from attncc.spec.core_fields import FieldResolver, needed
 from attncc.spec.data import RESERVED, Data
 from attncc.spec.expr import Expr, Or, Output
 from attncc.spec.expressions import ExpressionResolver
@@ -54,7 +54,7 @@ class BranchResolver:
         for branch in self.branches:
             if self._is_free(branch.name, found):
                 spec = self._branch(branch, outer, base)
-                found[branch.name.text] = replace(spec, data=_needed(spec, declared))
+                found[branch.name.text] = replace(spec, data=needed(spec, declared))
         combine = self._combine(outer, {branch.name.text: branch for branch in self.branches})
         read = {each.name: each for spec in found.values() for each in spec.data}
         data = tuple(each for each in (*data_of({}).values(), *declared) if each.name in read or each in declared)
@@ -127,11 +127,3 @@ class BranchResolver:
         self, code: str, message: str, *labels: Label, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()
     ) -> None:
         self.errors.append(Diagnostic(code, message, labels, notes, helps))
-
-
-def _needed(spec: Spec, declared: Sequence[Data]) -> tuple[Data, ...]:
-    """What one branch reads, and a vector of queries in any case."""
-    given, read = read_data(spec, declared), data_read(spec)
-    rows = [each.name for each in given if each.is_row and each.is_full]
-    carrier = next((name for name in rows if name in read), rows[0])
-    return tuple(each for each in given if each.name in read or each.name == carrier)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from attncc.diagnostics import Diagnostic, Label, Source, Span
 from attncc.spec.affine import check_affine
+from attncc.spec.channels import CHANNELS, by_channel
 from attncc.spec.data import Data, K, Q, Size, V
 from attncc.spec.expr import (
     TRUE,
@@ -34,7 +35,7 @@ from attncc.spec.model import Align, Spec
 from attncc.spec.parameters import ParameterResolver
 from attncc.spec.scope import Bindings, data_of
 from attncc.spec.sides import Side, side_of
-from attncc.spec.widths import NoFit, demands_of
+from attncc.spec.widths import NoFit, demands_of, features_of
 from attncc.spec.words import Words, nearest
 from attncc.syntax import tree
 
@@ -78,6 +79,7 @@ class FieldResolver:
         self._check_affine(spec, fields)
         self._check_row(spec, bindings)
         self._check_widths(spec, bindings)
+        self._check_channels(spec, bindings)
         return spec
 
     def fields(
@@ -125,6 +127,8 @@ class FieldResolver:
             return replace(self.expressions.predicate(value, bindings, name), span=value.span)
         if name is FieldName.NORMALIZE and isinstance(value, tree.Reference) and value.name == "none":
             return Const(1, span=value.span)
+        if name is FieldName.NORMALIZE and isinstance(value, tree.Reference) and value.name == "channels":
+            return replace(CHANNELS, span=value.span)
         return replace(self.expressions.number(value, bindings, name), span=value.span)
 
     def _similarity(self, fields: dict[FieldName, tree.Field], bindings: Bindings) -> tuple[Expr, Expr]:
@@ -253,6 +257,21 @@ class FieldResolver:
             if not isinstance(node, RowSum | AtRow):
                 pending += children(node)
 
+    def _check_channels(self, spec: Spec, bindings: Bindings) -> None:
+        """`channels` are features of a product, so there has to be one."""
+        data = data_of(bindings)
+        if self.errors or spec.normalizer != CHANNELS:
+            return
+        parts = by_channel(spec.weight, spec.score, data)
+        if parts is None or features_of(parts.column, data) is None:
+            labels = (
+                Label(spec.weight.span or spec.span, "no number times a product of vectors"),
+                Label(spec.normalizer.span or spec.span, "divides each channel by its own sum"),
+            )
+            note = "channels are the features c of b in weight = g * dot(a, b), a of the query and b of the key"
+            helps = ("write the weight as such a product, for instance `dot(softmax_of(q), exp(k))`",)
+            self._error("E305", "the weight has no channels to divide by", *labels, notes=(note,), helps=helps)
+
     def _check_widths(self, spec: Spec, bindings: Bindings) -> None:
         """Vectors that meet have as many features, as far as the spec alone says how many."""
         if self.errors:
@@ -301,3 +320,11 @@ def read_data(spec: Spec, declared: Sequence[Data]) -> tuple[Data, ...]:
     e = Size.VALUE_WIDTH not in axes and Name.VALUE_WIDTH in spec.names
     wanted = {Q: "q" in read or not rows or d, K: "k" in read or not declared, V: "v" in read or e}
     return (*(each for each, is_wanted in wanted.items() if is_wanted), *declared)
+
+
+def needed(spec: Spec, declared: Sequence[Data]) -> tuple[Data, ...]:
+    """What one branch reads, and a vector of queries in any case."""
+    given, read = read_data(spec, declared), data_read(spec)
+    rows = [each.name for each in given if each.is_row and each.is_full]
+    carrier = next((name for name in rows if name in read), rows[0])
+    return tuple(each for each in given if each.name in read or each.name == carrier)

@@ -38,6 +38,7 @@ class Name(Enum):
     COUNT = "count"  # number of keys related to this query
     SCALE = "scale"  # the caller's scale, 1/sqrt(d) by default
     SCORE = "score"  # the value of the score field for this pair
+    CHANNELS = "channels"  # the sums of the row's weights, each feature's by itself (normalize alone)
     ROWS = "rows"  # the sum of the row's weights (normalize only)
     FIRST = "first"  # absolute position of a tile's first row or column (bounds only, made by planning)
     LAST = "last"  # absolute position of a tile's last row or column (bounds only, made by planning)

@@ -46,6 +46,7 @@ WHY_NOT: dict[Name, str] = {
     Name.J: "j is one key; a normaliser is a number of the whole row",
     Name.SCORE: "score is a number of one pair",
     Name.ROWS: "rows is the sum of the row's weights, so weights cannot read it; only `normalize` can",
+    Name.CHANNELS: "`normalize = channels` divides each feature of the keys by its own sum; it is no number",
     Name.COUNT: "count is the number of related keys, so the pattern cannot read it",
     Name.VALID: "kv_lengths already hides keys; the pattern speaks of positions only",
     Name.WIDTH: "the pattern speaks of positions, heads and lengths only",

@@ -283,7 +283,7 @@ class NameScope(Scope):
             if field in _FIELDS and (symbol in READABLE[field] if symbol else field in _PAIRWISE)
         ]
         readable = ", ".join(f"`{field.value}`" for field in allowed)
-        helps = (f"fields that can read it: {readable}",) if where is not FieldName.REQUIRE else ()
+        helps = (f"fields that can read it: {readable}",) if readable and where is not FieldName.REQUIRE else ()
         self.fail("E207", f"`{name}` cannot be read in `{where.value}`", span, notes=(note,), helps=helps)
 
     def _unknown(self, name: str, span: Span, bindings: Bindings, where: FieldName) -> NoReturn:

@@ -72,24 +72,24 @@ def demands_of(fields: Iterable[Expr], data: Mapping[str, Data]) -> tuple[Demand
 
 def _demands(node: Expr, data: Mapping[str, Data]) -> Iterator[Demand]:
     match node:
-        case Reduce(vector=vector) | Width(vector=vector) if _features(vector, data) is None:
+        case Reduce(vector=vector) | Width(vector=vector) if features_of(vector, data) is None:
             raise NoFit(node, "nothing says how many features this has", "expected a vector of a token or of data")
         case Dot(left=left, right=right):
-            one, other = _features(left, data), _features(right, data)
+            one, other = features_of(left, data), features_of(right, data)
             if one is None and other is None:
                 raise NoFit(node, "nothing says how many features this has", "expected a vector of a token or of data")
             yield from _met(node, [one, other])
             if isinstance(left, Vector) and one is not None:
                 yield from _chosen(right, one)
         case MatMul(vector=vector, matrix=matrix):
-            yield from _met(node, [_features(vector, data), Features(data[matrix.name].axes[-2], matrix.name)])
+            yield from _met(node, [features_of(vector, data), Features(data[matrix.name].axes[-2], matrix.name)])
         case Rotate(vector=vector):
-            yield from _even(node, _features(vector, data))
+            yield from _even(node, features_of(vector, data))
         case _ if varies_by_feature(node):
-            yield from _met(node, [_features(each, data) for each in children(node) if varies_by_feature(each)])
+            yield from _met(node, [features_of(each, data) for each in children(node) if varies_by_feature(each)])
 
 
-def _features(vector: Expr, data: Mapping[str, Data]) -> Features | None:
+def features_of(vector: Expr, data: Mapping[str, Data]) -> Features | None:
     """Where the length of a vector stands; None for one that is made of `channel` and numbers."""
     match vector:
         case Vector(name=name) | Entry(name=name, is_vector=True):
@@ -99,7 +99,7 @@ def _features(vector: Expr, data: Mapping[str, Data]) -> Features | None:
         case Channel():
             return None
         case _:
-            inner = (_features(each, data) for each in children(vector) if varies_by_feature(each))
+            inner = (features_of(each, data) for each in children(vector) if varies_by_feature(each))
             return next((each for each in inner if each is not None), None)
 
 

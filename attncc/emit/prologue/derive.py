@@ -17,7 +17,7 @@ from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
 from attncc.plan.model import Mixture, Plan
 from attncc.spec.data import Data, Size
-from attncc.spec.expr import Entry, Expr, Local, Merge, Token, Vector, substitute, walk
+from attncc.spec.expr import Entry, Expr, Local, Merge, Output, Token, Vector, substitute, walk
 from attncc.spec.sides import Side, side_of
 from attncc.spec.text import text as spec_text
 
@@ -140,6 +140,17 @@ def indexed(entry: Entry, data: Data, features: int = 0) -> list[tuple[Expr, Siz
     return [(index, axis, place) for index, (place, axis) in zip(entry.indices, axes, strict=False)]
 
 
+def _branches(node: Expr) -> tuple[str, ...]:
+    """The branches of which a node is the output."""
+    match node:
+        case Output(branch=branch):
+            return (branch,)
+        case Merge(branches=branches):
+            return branches
+        case _:
+            return ()
+
+
 def _shaped(operand: Operand, text: str) -> str:
     """A value with every axis of its kind."""
     match operand.kind:
@@ -163,7 +174,8 @@ class CombinedOutputs(Prologue):
         super().__init__(plan, Operands(mixture.spec, plan.core), frozenset())
         assert mixture.spec.combine is not None
         self.combine = mixture.spec.combine
-        self.branches = [name for name, _ in mixture.branches]
+        read = {name for node in walk(self.combine) for name in _branches(node)}
+        self.branches = [name for name, _ in mixture.branches if name in read]
         merged = {name for node in walk(self.combine) if isinstance(node, Merge) for name in node.branches}
         self.outputs = [*self.branches, *(f"{name}_lse" for name in self.branches if name in merged)]
 

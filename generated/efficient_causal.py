@@ -1,0 +1,2114 @@
+# efficient_causal: made by attncc 0.1.0 from efficient_causal.attn (sha256 7636ea0cf1c6eaa7). Do not edit.
+# Rebuild: attncc build efficient_causal.attn -D most=40
+#
+#     # Efficient attention as a decoder: each channel of the keys is divided by its own sum so far (after arXiv 1812.01243).
+#     # Keys count as at most `most`, so that no exponential overflows: the largest of all keys cannot be subtracted here.
+#     attention efficient_causal(most = 40) {
+#       pattern = causal
+#       weight = dot(softmax_of(q), exp(min(k, most)))
+#       normalize = channels
+#     }
+#
+# Plan of `sums`: a tile of rows first … last visits keys up to last; without a mask: keys up to
+# first.
+# Cost of `sums`: 2·d flops forward for each visited pair; nothing of size n·m is stored.
+# Plan of `divided`: a tile of rows first … last visits keys up to last; without a mask: keys up
+# to first.
+# Cost of `divided`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
+
+
+# --- what the branches share ----------------------------------------------------------------------
+
+
+_FAR = 1 << 62  # beyond every position
+
+
+class _Call(NamedTuple):
+    """Lengths and heads of one call, for patterns that read them."""
+
+    n: int
+    m: int
+    heads: int
+    head: int | Tensor
+
+
+def _segments(first, last, call):
+    """Intervals of positions that rows first … last touch, each with the part all of them see."""
+    return (((-_FAR, last + 1), (-_FAR, first + 1)),)
+
+
+def _related(i, j, call):
+    """The pattern: j <= i"""
+    return j <= i
+
+
+if triton is not None:
+    # Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
+    _WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
+
+    @triton.jit
+    def _dot(a, b, acc, PRECISION: tl.constexpr):
+        """a @ b + acc in float32; `acc` may be None."""
+        if _WIDEN:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+    @triton.jit
+    def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
+        if MASKED and WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=visible[:, None] & (dims[None, :] < WIDTH), other=0.0)
+        elif MASKED:
+            tile = tl.load(pointers, mask=visible[:, None], other=0.0)
+        elif WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=dims[None, :] < WIDTH, other=0.0)
+        else:
+            tile = tl.load(pointers)
+        return tile
+
+    @triton.jit
+    def _load_numbers(start, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+        """[LANES] consecutive numbers; what is not visible reads as `other`."""
+        pointers = start + tl.arange(0, LANES)
+        if MASKED:
+            numbers = tl.load(pointers, mask=visible, other=other)
+        else:
+            numbers = tl.load(pointers)
+        return numbers
+
+    @triton.jit
+    def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                    BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+
+
+_SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
+
+
+_MOST_KEYS = 1024  # keys of a chunk
+
+
+_MOST_ROWS = 1024
+
+
+class _Slab(NamedTuple):
+    """Rows that are computed together, and the positions of the first and the last of them."""
+
+    entries: slice
+    rows: slice
+    first: int
+    last: int
+    shape: tuple  # batch entries, heads, rows
+
+
+class _Chunk(NamedTuple):
+    """Keys that a slab meets at once: their places, the first position, and those all rows see."""
+
+    keys: slice
+    start: int
+    full: tuple
+    rows: tuple
+
+    @property
+    def count(self):
+        return self.keys.stop - self.keys.start
+
+
+def _wide(dtype):
+    """The type of scores and sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _flat(x, dtype):
+    """[batch, heads, ...] -> [batch * heads, ...], a view where strides allow."""
+    return x.flatten(0, 1).to(dtype)
+
+
+def _pairs(x, q):
+    """[batch, heads, rows, ...] -> [batch * kv heads, group * rows, ...], as folded vectors lie."""
+    return x.reshape(*q.shape[:2], x.shape[-1])
+
+
+def _product(rows, keys, work, shape, factor=1):
+    """Scores of folded rows and keys, times a factor, written into the workspace."""
+    size = rows.shape[0] * rows.shape[1] * keys.shape[1]
+    out = work[:size].view(rows.shape[0], rows.shape[1], keys.shape[1])
+    return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
+
+
+@functools.lru_cache(maxsize=8)
+def _unrelated(ahead, rows, keys, device):
+    """The keys hidden from rows of which the first stands `ahead` positions after the first key.
+
+    The pattern depends on distances alone, so slabs share these tiles.
+    """
+    i = torch.arange(ahead, ahead + rows, device=device)[:, None]
+    j = torch.arange(keys, device=device)
+    return _related(i, j, None).logical_not_()
+
+
+def _hide(x, chunk, fill, call):
+    """Write `fill` where row and key are not related; keys that all rows see are passed over."""
+    start, stop = chunk.start, chunk.start + chunk.count
+    first, end = chunk.rows
+    low, high = max(chunk.full[0], start), min(chunk.full[1], stop)
+    for a, b in ((start, low), (high, stop)) if low < high else ((start, stop),):
+        if a < b:
+            hidden = _unrelated(first - a, end - first, b - a, x.device)
+            x[..., a - start : b - start].masked_fill_(hidden, fill)
+    return x
+
+
+def _chunks(first, last, k_start, length, call):
+    """The keys that rows first … last touch, cut into chunks; no key comes twice."""
+    chunks = []
+    done = 0
+    for (start, stop), full in _segments(first, last, call):
+        start, stop = max(start - k_start, done), min(stop - k_start, length)
+        for key in range(start, stop, _MOST_KEYS):
+            keys = slice(key, min(key + _MOST_KEYS, stop))
+            chunks.append(_Chunk(keys, key + k_start, full, (first, last + 1)))
+        if start < stop:  # an empty interval says nothing about those that follow
+            done = stop
+    return chunks
+
+
+def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
+    batch, heads, n, _ = q.shape
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = (
+        [v.shape[2]] * batch if kv_lengths is None else kv_lengths.clamp(0, v.shape[2]).tolist()
+    )
+    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
+    together = max(1, _SCORES // (heads * _SMALLEST)) if alike else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        row = 0
+        while row < n:
+            rows = _MOST_ROWS
+            while True:
+                end = min(row + rows, n)
+                first, last = (q_start + starts[entry] + at for at in (row, end - 1))
+                chunks = _chunks(first, last, k_start, lengths[entry], call)
+                widest = max((chunk.count for chunk in chunks), default=0)
+                scores = (entries.stop - entry) * heads * (end - row) * widest
+                if scores <= _SCORES or rows <= _LEAST_ROWS:
+                    break
+                rows //= 2
+            shape = (entries.stop - entry, heads, end - row)
+            yield _Slab(entries, slice(row, end), first, last, shape), chunks
+            row = end
+
+
+_LEAST_ROWS = 16
+
+
+_SMALLEST = 64 * 128  # scores of a head in the smallest slab worth its overhead
+
+
+def _workspace(slab, chunks, q, count, work):
+    """Memory for the scores of a slab, taken again while it is large enough."""
+    size = max((chunk.count for chunk in chunks), default=0)
+    for length in slab.shape:
+        size *= length
+    if work is None or work.shape[1] < size:
+        work = q.new_empty(count, size, dtype=_wide(q.dtype))
+    return work
+
+
+def _fold(x, slab, kv_heads):
+    """[batch, heads, n, c] -> a slab's [batch * kv heads, group * rows, c] in the type of sums."""
+    x = x[slab.entries, :, slab.rows].to(_wide(x.dtype))
+    return x.reshape(x.shape[0] * kv_heads, -1, x.shape[-1])
+
+
+def _rows_of(x, slab):
+    """[batch, heads, n] -> the slab's [batch, heads, rows, 1], in the type of sums."""
+    return x[slab.entries, :, slab.rows, None].to(_wide(x.dtype))
+
+
+def _own(x, slab):
+    """What belongs to the slab's batch entries, where entries differ."""
+    return x[slab.entries] if x.shape[0] > 1 else x
+
+
+def _entries_of(numbers, slab):
+    """The numbers of the slab's batch entries."""
+    return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _store(outs, slab, results):
+    """Write what a slab gives."""
+    for out, result in zip(outs, results, strict=True):
+        target = out[slab.entries, :, slab.rows]
+        target.copy_(result.reshape(target.shape))
+
+
+_BLOCK = 128  # rows of a block
+
+
+def _scores(rows, keys):
+    """[batch, heads, blocks, rows, d] and [batch, heads, blocks, keys, d] -> scores."""
+    return torch.bmm(rows.flatten(0, 2), keys.flatten(0, 2).mT).view(*rows.shape[:4], keys.shape[3])
+
+
+def _sum(weight, values):
+    """Weights of pairs and [batch, heads, blocks, keys, e] -> [batch, heads, blocks, rows, e]."""
+    return torch.bmm(weight.flatten(0, 2), values.flatten(0, 2)).view(
+        *weight.shape[:4], values.shape[4]
+    )
+
+
+def _lifted(numbers):
+    """Numbers of heads with an axis for blocks."""
+    return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _call_of(q, v):
+    heads = torch.arange(q.shape[1], device=q.device)[:, None, None, None]
+    return _Call(q.shape[2], v.shape[2], q.shape[1], heads)
+
+
+def _minimum(a, b):
+    """The smaller of two tensors or numbers."""
+    if isinstance(a, Tensor):
+        return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
+    return b.clamp(max=a) if isinstance(b, Tensor) else min(a, b)
+
+
+def _reciprocal(x):
+    """1 / x, and 0 where x is 0: a row without weights gives 0."""
+    if not isinstance(x, Tensor):
+        return 1.0 / x if x else 0.0
+    return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
+
+
+def _hidden(kv_lengths, m, device):
+    """Which keys the lengths hide, [batch, 1, m, 1], if there are lengths."""
+    if kv_lengths is None:
+        return None
+    return (torch.arange(m, device=device) >= kv_lengths[:, None])[:, None, :, None]
+
+
+def _seen(x, hidden):
+    """Something of each key, 0 where it is hidden: nothing of what stands there is read."""
+    return x if hidden is None else x.masked_fill(hidden, 0)
+
+
+def _vectors(x, batch, heads, length, dtype):
+    """Vectors of tokens with every axis."""
+    return x.to(dtype).expand(batch, heads, length, x.shape[-1])
+
+
+def _fold_vmap(function, info, in_dims, args):
+    """Fold the mapped axis into the batch axis."""
+
+    def fold(x, axis):
+        if not isinstance(x, Tensor):
+            return x
+        x = x.expand(info.batch_size, *x.shape) if axis is None else x.movedim(axis, 0)
+        return x.flatten(0, 1)
+
+    outs = function.apply(*map(fold, args, in_dims))
+    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in outs), (0,) * len(outs)
+
+
+_library = torch.library.Library("attncc", "FRAGMENT")
+
+
+def _expect(holds, name, found, expected):
+    if not holds:
+        raise ValueError(f"efficient_causal: {name} is {found}, expected {expected}")
+
+
+def _expect_number(name, x, least):
+    """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
+    traced = isinstance(x, torch.SymInt)
+    if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
+        expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
+        raise ValueError(f"efficient_causal: {name} is {x!r}, expected {expected}")
+
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _form(form, q):
+    """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
+    _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
+    if form is None:
+        return (
+            "triton" if triton is not None and q.is_cuda and q.dtype != torch.float64 else "torch"
+        )
+    if form == "triton":
+        _expect(triton is not None, "form", "'triton'", "triton to be installed")
+        _expect(
+            q.dtype != torch.float64,
+            "q",
+            q.dtype,
+            "float32, bfloat16 or float16 for the Triton form",
+        )
+        running = q.is_cuda or triton.knobs.runtime.interpret
+        _expect(running, "q", f"on {q.device}", "a GPU for the Triton form, or TRITON_INTERPRET=1")
+    return form
+
+
+def _is_shape_only(x):
+    """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
+    return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+# --- the branch `sums`: j <= i --------------------------------------------------------------------
+# How the kernels follow from the spec:
+# - once-a-token: what one token or one distance determines alone is computed once for it, not
+#   once for each pair.
+# - drop-division: x / 1 = x.
+# - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
+#   to: the rest adds 0.
+# - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
+#   is needed.
+
+
+if triton is not None:
+
+    @triton.jit
+    def _sums_forward_tile(
+        out,
+        k_of_key_ptr, k_of_key_stride,
+        i, column, k_start, low, high,
+        E: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+        PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        if MASKED:
+            related = (j[None, :] <= i[:, None]) & visible[None, :]
+        weight = tl.zeros([BLOCK_M, BLOCK_N], tl.float32) + 1
+        if MASKED:
+            weight = tl.where(related, weight, 0.0)
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        out = _dot(weight.to(k_of_key.dtype), k_of_key, out, PRECISION)
+        return out
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _sums_forward_kernel(
+        k_of_key_ptr, out_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        k_of_key_strides,
+        n, m, k_start,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        i = q_start + row_lanes
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = 0
+        high = tl.minimum(last + 1 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(first + 1 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        out = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            out = _sums_forward_tile(
+                out,
+                k_of_key_ptr + tile * k_of_key_step, k_of_key_strides[2],
+                i, tile * BLOCK_N, k_start, low, high,
+                E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            out = _sums_forward_tile(
+                out,
+                k_of_key_ptr + tile * k_of_key_step, k_of_key_strides[2],
+                i, tile * BLOCK_N, k_start, low, high,
+                E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _sums_backward_columns_tile(
+        d_k_of_key,
+        d_out_ptr, d_out_stride,
+        j, row, q_start, n,
+        E: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+        PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        i = q_start + row_lanes
+        if MASKED:
+            related = j[:, None] <= i[None, :]
+        weight = tl.zeros([BLOCK_N, BLOCK_M], tl.float32) + 1
+        if MASKED:
+            weight = tl.where(related, weight, 0.0)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_k_of_key = _dot(weight.to(d_out.dtype), d_out, d_k_of_key, PRECISION)
+        return d_k_of_key
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _sums_backward_columns_kernel(
+        d_out_ptr, d_k_of_key_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        d_out_strides,
+        n, m, k_start,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < keys
+        j = k_start + column_lanes
+
+        # Positions of the tile's first and last key; [low, high) are the rows that may see it.
+        first = k_start + column
+        last = first + tl.minimum(BLOCK_N, keys - column) - 1
+        in_rows = tl.where(column < keys, n, 0)
+        low = tl.maximum(first - q_start, 0)
+        high = in_rows
+        t0 = low // BLOCK_M
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+        full_low = tl.maximum(last - q_start, 0)
+        full_high = in_rows
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+
+        d_k_of_key = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                d_k_of_key = _sums_backward_columns_tile(
+                    d_k_of_key,
+                    d_out_head_ptr + tile * d_out_step, d_out_strides[2],
+                    j, tile * BLOCK_M, q_start, n,
+                    E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                d_k_of_key = _sums_backward_columns_tile(
+                    d_k_of_key,
+                    d_out_head_ptr + tile * d_out_step, d_out_strides[2],
+                    j, tile * BLOCK_M, q_start, n,
+                    E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        _store_tile(
+            d_k_of_key_ptr + first_vector * E,
+            column_lanes < m,
+            tl.where(seen[:, None], d_k_of_key, 0.0),
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_sums_TILES = {
+    ("forward", 2, 64): [(128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 2)],
+    ("forward", 2, 128): [(128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 128, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 8, 2)],
+    ("backward_columns", 4, 256): [(16, 16, 8, 2)],
+}
+
+
+def _sums_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    vectors = arguments["out_ptr" if "out_ptr" in arguments else "d_out_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(vectors.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "d_k_of_key_ptr" in arguments else (rows, columns)
+        resident = 0 if on_amd else held * (0 if "out_ptr" in arguments else BLOCK_E)
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_E) + 2 * rows * columns
+        ) * vectors.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _sums_tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _sums_TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _sums_prune})(
+        kernel
+    )
+
+
+def _sums_launch(kernel, name, grid, q, k_of_key, *arguments):
+    """Run a kernel, specialised by the widths of q and k_of_key."""
+    d, e = q.shape[-1], k_of_key.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _sums_tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=q.shape[1] // k_of_key.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _sums_launch_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths):
+    """What `_sums_forward` returns, by the Triton kernel."""
+    q, k_of_key = _dense(q), _dense(k_of_key)
+    batch, heads, n, _ = q.shape
+    m = k_of_key.shape[2]
+    out = q.new_empty(batch, heads, n, k_of_key.shape[-1])
+    starts, lengths = _places(q, k_of_key, q_start, q_starts, kv_lengths)
+    if out.numel():
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _sums_launch(_sums_forward_kernel, "forward", grid, q, k_of_key,
+            k_of_key, out,
+            starts, lengths,
+            k_of_key.stride()[:3],
+            n, m, k_start,
+        )  # fmt: skip
+    return (out,)
+
+
+def _sums_launch_backward(q, k_of_key, out, d_out, scale, q_start, k_start, q_starts, kv_lengths):
+    """What `_sums_backward` returns, by the Triton kernels."""
+    q, k_of_key, d_out = _dense(q), _dense(k_of_key), _dense(d_out)
+    batch, heads, n, _ = q.shape
+    kv_heads, m, _ = k_of_key.shape[1:]
+    dq = q.new_zeros(q.shape)
+    d_k_of_key = k_of_key.new_empty(k_of_key.shape)
+    starts, lengths = _places(q, k_of_key, q_start, q_starts, kv_lengths)
+    if d_k_of_key.numel():
+        grid = _grid(m, "BLOCK_N", kv_heads, batch)
+        _sums_launch(_sums_backward_columns_kernel, "backward_columns", grid, q, k_of_key,
+            d_out, d_k_of_key,
+            starts, lengths,
+            d_out.stride()[:3],
+            n, m, k_start,
+        )  # fmt: skip
+    return dq, d_k_of_key
+
+
+def _sums_forward_slab(q, k_of_key, numbers, slab, chunks, work, call):
+    """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
+    shape = slab.shape
+    out = q.new_zeros((*q.shape[:2], k_of_key.shape[-1]))
+    for chunk in chunks:
+        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], q.dtype)
+        weight = _tile(1, q, shape, chunk)
+        _hide(weight, chunk, 0.0, call)
+        out.baddbmm_(_pairs(weight, q), k_of_key_tile)
+    return (out,)
+
+
+def _sums_backward_slab(q, k_of_key, d_out, d_k_of_key, numbers, slab, chunks, work, call):
+    """Gradients of one slab: adds those of k_of_key to their totals."""
+    shape = slab.shape
+    for chunk in chunks:
+        weight = _tile(1, q, shape, chunk)
+        _hide(weight, chunk, 0.0, call)
+        d_k_of_key[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
+    return ()
+
+
+def _sums_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths):
+    """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
+    wide = _wide(q.dtype)
+    outs = [q.new_empty(*q.shape[:3], k_of_key.shape[-1])]
+    outs += [q.new_empty(q.shape[:3], dtype=wide) for _ in range(0)]
+    numbers = ()
+
+    def run(q, k_of_key, numbers, call, store):
+        work, kv_heads = None, k_of_key.shape[1]
+        for slab, chunks in _slabs(q, k_of_key, q_start, k_start, q_starts, kv_lengths, call):
+            work = _workspace(slab, chunks, q, 0, work)
+            results = _sums_forward_slab(
+                _fold(q, slab, kv_heads), k_of_key[slab.entries], _entries_of(numbers, slab),
+                slab, chunks, work, call,
+            )  # fmt: skip
+            store(slab, results)
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], k_of_key.shape[2], q.shape[1], 0)
+        run(q, k_of_key, numbers, call, functools.partial(_store, outs))
+    return tuple(outs)
+
+
+def _sums_backward(q, k_of_key, out, d_out, scale, q_start, k_start, q_starts, kv_lengths):
+    """The gradients of q and k_of_key."""
+    wide = _wide(q.dtype)
+    dq = q.new_zeros(q.shape)
+    d_k_of_key = k_of_key.new_zeros(k_of_key.shape, dtype=wide)
+    numbers = ()
+
+    def run(q, k_of_key, d_out, d_k_of_key, numbers, call, store):
+        work, kv_heads = None, k_of_key.shape[1]
+        for slab, chunks in _slabs(q, k_of_key, q_start, k_start, q_starts, kv_lengths, call):
+            work = _workspace(slab, chunks, q, 0, work)
+            d_rows = _fold(d_out, slab, kv_heads)
+            results = _sums_backward_slab(
+                _fold(q, slab, kv_heads), k_of_key[slab.entries], d_rows,
+                d_k_of_key[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab,
+                chunks, work, call,
+            )  # fmt: skip
+            store(slab, results)
+
+    grads = ()
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], k_of_key.shape[2], q.shape[1], 0)
+        run(
+            q, k_of_key, d_out, d_k_of_key, numbers, call, functools.partial(_store, grads),
+        )  # fmt: skip
+    return dq, d_k_of_key.to(k_of_key.dtype)
+
+
+def _sums_weights_of(q, i, j, hidden, numbers, call):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    weight = _spread(1, q, hidden.shape[-1])
+    kept = weight.masked_fill(hidden, 0.0)
+    return kept, None, ()
+
+
+def _sums_batched(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths):
+    """What `_sums_forward` returns, in memory that grows as rows times keys of a block."""
+    batch, heads, n, _ = q.shape
+    kv_heads, m = k_of_key.shape[1:3]
+    dtype, wide, device = q.dtype, _wide(q.dtype), q.device
+    numbers = _lifted(())
+    call = _call_of(q, k_of_key)
+    # Blocks enough for any n, so that n stays a free size when exported; lanes past n are dropped.
+    blocks = n // _BLOCK + 2
+    lane = torch.arange(_BLOCK, device=device)
+    row = _BLOCK * torch.arange(blocks, device=device)[:, None] + lane  # [blocks, rows]
+
+    first = q_start + row[None, :, 0]  # [batch or 1, blocks]
+    if q_starts is not None:
+        first = first + q_starts[:, None]
+    i = first[..., None] + lane
+    j = k_start + torch.arange(m, device=device)[None, None]
+    place = j - k_start
+    length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None]
+    seen = (place >= 0) & (place < length)  # [batch or 1, blocks, keys]
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def blocked(x):  # [batch, heads, n, c] -> [batch, heads, blocks, rows, c]
+        return x.to(wide)[:, :, row.clamp(max=n - 1)]
+
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, blocks, keys, c]
+        x = x.to(wide)[:, kv_head, None].masked_fill(~seen[:, None, :, :, None], 0)
+        return x.expand(-1, -1, blocks, -1, -1)
+
+    i, j = i[:, None, :, :, None], j[:, None, :, None, :]
+    hidden = ~(_related(i, j, call) & seen[:, None, :, None, :])
+    weight, norm, numbers_of_rows = _sums_weights_of(blocked(q), i, j, hidden, numbers, call)
+    out = _sum(weight, windows(k_of_key))
+    if norm is not None:
+        out = out * _reciprocal(norm)
+
+    def joined(x):  # [batch, heads, blocks, rows, c] -> [batch, heads, n, c]
+        return x.flatten(2, 3).index_select(2, torch.arange(n, device=device))
+
+    rest = (x.expand(batch, heads, blocks, _BLOCK, 1) for x in numbers_of_rows)
+    return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
+
+
+def _sums_operands(q, k, scale, q_start, k_start, q_starts, kv_lengths):
+    """What the passes read: what each token and each distance determines alone."""
+    batch = q.shape[0]
+    kv_heads = k.shape[1]
+    m = k.shape[2]
+    dtype = q.dtype
+    wide = _wide(dtype)
+    device = q.device
+    hidden = _hidden(kv_lengths, m, device)
+    k_wide = _seen(k.to(wide), hidden)
+    k_of_key = _vectors(torch.exp(_minimum(k_wide, 40)), batch, kv_heads, m, dtype)
+    return q, k_of_key
+
+
+def _tile(x, q, shape, chunk):
+    """Numbers that no dot product is in, for every pair of a slab and a chunk."""
+    return q.new_zeros((*shape, chunk.count)).add_(x)
+
+
+def _spread(x, q, keys):
+    """Numbers that no dot product is in, for every pair of blocks of rows and keys."""
+    return q.new_zeros((*q.shape[:-1], keys)) + x
+
+
+def _sums_run(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths, form):
+    run = _sums_launch_forward if form == "triton" else _sums_forward
+    return run(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths)
+
+
+def _sums_run_backward(*args):
+    *args, form = args
+    run = _sums_launch_backward if form == "triton" else _sums_backward
+    return run(*args)
+
+
+class _sums_Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths, form):
+        return _sums_run(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths, form)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        q, k_of_key, *ctx.numbers, q_starts, kv_lengths, ctx.form = inputs
+        # Backward reads no out; what arrives for it stands in its place.
+        ctx.save_for_backward(q, k_of_key, *output[1:], q_starts, kv_lengths)
+
+    @staticmethod
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        grads = _sums_Gradient.apply(
+            *saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form
+        )
+        return *grads, *(None,) * (len(ctx.numbers) + 3)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _fold_vmap(_sums_Attention, info, in_dims, args)
+
+
+class _sums_Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_sums_batched`."""
+
+    @staticmethod
+    def forward(*args):
+        return _sums_run_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *saved, ctx.form = inputs
+        ctx.numbers = saved[-5:-2]
+        gradients = saved[-6:-5]
+        ctx.save_for_backward(*saved[:2], *gradients, *saved[-2:])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        q, k_of_key, *gradients, q_starts, kv_lengths = ctx.saved_tensors
+
+        def differentiable(q, k_of_key):
+            outs = _sums_batched(q, k_of_key, *ctx.numbers, q_starts, kv_lengths)
+            return (outs[0],)
+
+        def gradient(q, k_of_key, *gradients):
+            return torch.func.vjp(differentiable, q, k_of_key)[1](gradients)
+
+        inputs = q, k_of_key, *gradients
+        dq, d_k_of_key, *d_gradients = torch.func.vjp(gradient, *inputs)[1](grads)
+        return dq, d_k_of_key, *(None,) * 1, *d_gradients, *(None,) * 6
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _fold_vmap(_sums_Gradient, info, in_dims, args)
+
+
+# Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
+_sums_OPERATOR = "efficient_causal_sums_ac54792d"
+
+
+def _sums_register():
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"float scale, {places}, str form"
+    inputs = "Tensor q, Tensor k_of_key"
+    _library.define(f"{_sums_OPERATOR}({inputs}, {numbers}) -> Tensor")
+    statistics = ""
+    saved = f"Tensor out, {statistics}Tensor d_out"
+    gradients = "(Tensor, Tensor)"
+    _library.define(f"{_sums_OPERATOR}_sums_backward({inputs}, {saved}, {numbers}) -> {gradients}")
+    _library.impl(_sums_OPERATOR, lambda *args: _sums_run(*args)[0], "CompositeExplicitAutograd")
+    _library.impl(
+        f"{_sums_OPERATOR}_sums_backward", _sums_run_backward, "CompositeExplicitAutograd"
+    )
+
+    @torch.library.register_fake(f"attncc::{_sums_OPERATOR}", lib=_library)
+    def _(q, k_of_key, *numbers):
+        out = q.new_empty(*q.shape[:3], k_of_key.shape[-1])
+        return out
+
+    @torch.library.register_fake(f"attncc::{_sums_OPERATOR}_sums_backward", lib=_library)
+    def _(q, k_of_key, *rest):
+        return q.new_empty(q.shape), k_of_key.new_empty(k_of_key.shape)
+
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        run = getattr(torch.ops.attncc, f"{_sums_OPERATOR}_sums_backward")
+        grads = run(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 3)
+
+    def setup_context(ctx, inputs, output):
+        _sums_Attention.setup_context(ctx, inputs, (output,))
+
+    torch.library.register_autograd(
+        f"attncc::{_sums_OPERATOR}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+if not hasattr(
+    torch.ops.attncc, _sums_OPERATOR
+):  # a copy of this file may have been loaded already
+    _sums_register()
+
+
+def _sums_check(q, k, kv_lengths, q_start, k_start):
+    """Refuse what the kernels would misread, with the argument's name."""
+    for name, x in (("q", q), ("k", k)):
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+        _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+        _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+        _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    batch, heads, _, width = q.shape
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}"
+    _expect(k.shape[0] == batch, "the batch", shapes, "one size in q and k")
+    _expect(heads > 0 and k.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % k.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of k's")
+    _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
+        if isinstance(x, Tensor):
+            _expect(
+                x.shape == (batch,),
+                name,
+                list(x.shape),
+                f"one number for each of {batch} batch entries",
+            )
+            _expect(
+                not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
+            )
+            _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _sums_prepared(q, k, scale, kv_lengths, q_start, k_start):
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("q", q), ("k", k)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    device = q.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        q, k = (x.to(torch.get_autocast_dtype(device)) for x in (q, k))
+    _sums_check(q, k, kv_lengths, q_start, k_start)
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    if not isinstance(scale, (int, float)) or not abs(scale) < float("inf"):
+        raise ValueError(f"efficient_causal: scale is {scale!r}, expected a finite number")
+    scale = float(scale)
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k.shape[2] - q.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    return q, k, scale, q_start, k_start, q_starts, kv_lengths
+
+
+def _sums(
+    q: Tensor,
+    k: Tensor,
+    *,
+    scale: float | None = None,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    form: str | None = None,
+):
+    """Efficient attention as a decoder: each channel of the keys is divided by its own sum so far
+    (after arXiv 1812.01243).
+
+    Args:
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
+        scale: the `scale` of the spec; 1 / sqrt(d) by default.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+
+    Returns:
+        [batch, heads, n, e]; rows without keys are 0.
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
+    prepared = _sums_prepared(q, k, scale, kv_lengths, q_start, k_start)
+    prepared = *_sums_operands(*prepared), *prepared[2:]
+    form = _form(form, prepared[0])
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+        outs = _sums_Attention.apply(*prepared, form)
+    else:
+        outs = getattr(torch.ops.attncc, _sums_OPERATOR)(*prepared, form)
+        outs = (outs,)
+    return outs[0]
+
+
+def _sums_weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0):
+    """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
+    _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
+    prepared = _sums_prepared(q, k, scale, kv_lengths, q_start, k_start)
+    prepared = *_sums_operands(*prepared), *prepared[2:]
+    q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths = prepared
+    heads, kv_heads, m = q.shape[1], k_of_key.shape[1], k_of_key.shape[2]
+    wide, device = _wide(q.dtype), q.device
+    row = torch.arange(q.shape[2], device=device)[rows]
+    i = row + q_start
+    i = i[None] if q_starts is None else i + q_starts[:, None]
+    place = torch.arange(m, device=device)
+    length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
+    i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
+    seen = place[None, None, None, None] < length
+    call = _call_of(q, k_of_key)
+    hidden = ~(_related(i, j, call) & seen)
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def own(x):  # [batch, heads, n, c] -> [batch, heads, 1, rows, c]
+        return x.to(wide)[:, :, None, rows]
+
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, 1, m, c]
+        return x.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
+
+    numbers = _lifted(())
+    weight, norm, _ = _sums_weights_of(own(q), i, j, hidden, numbers, call)
+    weight = weight if norm is None else weight * _reciprocal(norm)
+    return weight[:, :, 0]
+
+
+# --- the branch `divided`: j <= i -----------------------------------------------------------------
+# How the kernels follow from the spec:
+# - divide-by-channel: sums of each channel are taken first, and divide the query's vector, once a
+#   query: sum a_c b_c / Z_c.
+# - once-a-token: what one token or one distance determines alone is computed once for it, not
+#   once for each pair.
+# - drop-division: x / 1 = x.
+# - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
+#   to: the rest adds 0.
+# - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
+#   is needed.
+
+
+if triton is not None:
+
+    @triton.jit
+    def _divided_forward_tile(
+        out, sums_of_row,
+        k_of_key_ptr, v_ptr, k_of_key_stride, v_stride,
+        i, column, k_start, low, high,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_sums_of_rowk_of_key = _dot(sums_of_row, tl.trans(k_of_key), None, PRECISION)
+        if MASKED:
+            related = (j[None, :] <= i[:, None]) & visible[None, :]
+        if MASKED:
+            dot_sums_of_rowk_of_key = tl.where(related, dot_sums_of_rowk_of_key, 0.0)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        out = _dot(dot_sums_of_rowk_of_key.to(v.dtype), v, out, PRECISION)
+        return out
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _divided_forward_kernel(
+        sums_of_row_ptr, k_of_key_ptr, v_ptr, out_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        sums_of_row_strides, k_of_key_strides, v_strides,
+        n, m, k_start,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        sums_of_row_ptr += (
+            tl.cast(batch, tl.int64) * sums_of_row_strides[0]
+            + tl.cast(head, tl.int64) * sums_of_row_strides[1]
+        )
+        sums_of_row_ptr += tl.cast(row, tl.int64) * sums_of_row_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        sums_of_row = _load_tile(
+            sums_of_row_ptr, sums_of_row_strides[2], visible, BLOCK_M, D, BLOCK_D, True
+        )
+        i = q_start + row_lanes
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = 0
+        high = tl.minimum(last + 1 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(first + 1 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        out = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            out = _divided_forward_tile(
+                out, sums_of_row,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step, k_of_key_strides[2],
+                v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            out = _divided_forward_tile(
+                out, sums_of_row,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step, k_of_key_strides[2],
+                v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _divided_backward_columns_tile(
+        dv, d_k_of_key, k_of_key, v,
+        sums_of_row_ptr, d_out_ptr, sums_of_row_stride, d_out_stride,
+        j, row, q_start, n,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        i = q_start + row_lanes
+        sums_of_row = _load_tile(
+            sums_of_row_ptr, sums_of_row_stride, visible, BLOCK_M, D, BLOCK_D, MASKED
+        )
+        dot_sums_of_rowk_of_key = _dot(k_of_key, tl.trans(sums_of_row), None, PRECISION)
+        if MASKED:
+            related = j[:, None] <= i[None, :]
+        if MASKED:
+            dot_sums_of_rowk_of_key = tl.where(related, dot_sums_of_rowk_of_key, 0.0)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        if MASKED:
+            d_share = tl.where(related, d_share, 0.0)
+        dv = _dot(dot_sums_of_rowk_of_key.to(d_out.dtype), d_out, dv, PRECISION)
+        d_k_of_key = _dot(d_share.to(sums_of_row.dtype), sums_of_row, d_k_of_key, PRECISION)
+        return dv, d_k_of_key
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _divided_backward_columns_kernel(
+        k_of_key_ptr, v_ptr, sums_of_row_ptr, d_out_ptr, d_k_of_key_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        k_of_key_strides, v_strides, sums_of_row_strides, d_out_strides,
+        n, m, k_start,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(kv_head, tl.int64) * k_of_key_strides[1]
+        )
+        k_of_key_ptr += tl.cast(column, tl.int64) * k_of_key_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        sums_of_row_step = tl.cast(sums_of_row_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < keys
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        j = k_start + column_lanes
+
+        # Positions of the tile's first and last key; [low, high) are the rows that may see it.
+        first = k_start + column
+        last = first + tl.minimum(BLOCK_N, keys - column) - 1
+        in_rows = tl.where(column < keys, n, 0)
+        low = tl.maximum(first - q_start, 0)
+        high = in_rows
+        t0 = low // BLOCK_M
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+        full_low = tl.maximum(last - q_start, 0)
+        full_high = in_rows
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        d_k_of_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            sums_of_row_head_ptr = (
+                sums_of_row_ptr
+                + tl.cast(batch, tl.int64) * sums_of_row_strides[0]
+                + tl.cast(head, tl.int64) * sums_of_row_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, d_k_of_key = _divided_backward_columns_tile(
+                    dv, d_k_of_key, k_of_key, v,
+                    sums_of_row_head_ptr + tile * sums_of_row_step,
+                    d_out_head_ptr + tile * d_out_step, sums_of_row_strides[2], d_out_strides[2],
+                    j, tile * BLOCK_M, q_start, n,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dv, d_k_of_key = _divided_backward_columns_tile(
+                    dv, d_k_of_key, k_of_key, v,
+                    sums_of_row_head_ptr + tile * sums_of_row_step,
+                    d_out_head_ptr + tile * d_out_step, sums_of_row_strides[2], d_out_strides[2],
+                    j, tile * BLOCK_M, q_start, n,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        _store_tile(
+            d_k_of_key_ptr + first_vector * D,
+            column_lanes < m,
+            tl.where(seen[:, None], d_k_of_key, 0.0),
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        _store_tile(
+            dv_ptr + first_vector * E,
+            column_lanes < m,
+            tl.where(seen[:, None], dv, 0.0),
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile(
+        d_sums_of_row, d_out,
+        k_of_key_ptr, v_ptr, k_of_key_stride, v_stride,
+        i, column, k_start, low, high,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        if MASKED:
+            related = (j[None, :] <= i[:, None]) & visible[None, :]
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        if MASKED:
+            d_share = tl.where(related, d_share, 0.0)
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        d_sums_of_row = _dot(d_share.to(k_of_key.dtype), k_of_key, d_sums_of_row, PRECISION)
+        return d_sums_of_row
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel(
+        d_out_ptr, k_of_key_ptr, v_ptr, d_sums_of_row_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        d_out_strides, k_of_key_strides, v_strides,
+        n, m, k_start,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        i = q_start + row_lanes
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = 0
+        high = tl.minimum(last + 1 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(first + 1 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        d_sums_of_row = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            d_sums_of_row = _backward_rows_tile(
+                d_sums_of_row, d_out,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step, k_of_key_strides[2],
+                v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            d_sums_of_row = _backward_rows_tile(
+                d_sums_of_row, d_out,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step, k_of_key_strides[2],
+                v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        _store_tile(
+            d_sums_of_row_ptr + first_vector * D, visible, d_sums_of_row, BLOCK_M, D, BLOCK_D
+        )
+
+
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_divided_TILES = {
+    ("forward", 2, 64): [(128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 2)],
+    ("forward", 2, 128): [(128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 128, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 8, 2)],
+    ("backward_columns", 4, 256): [(16, 16, 8, 2)],
+    ("backward_rows", 2, 64): [(128, 64, 8, 2), (128, 32, 8, 3), (64, 64, 4, 2), (64, 32, 4, 2)],
+    ("backward_rows", 2, 128): [(128, 64, 8, 2), (128, 32, 8, 3), (64, 64, 4, 2), (64, 32, 4, 2)],
+    ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
+    ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
+    ("backward_rows", 4, 256): [(16, 16, 8, 2)],
+}
+
+
+def _divided_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    v = arguments["v_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(v.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = (
+            0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns
+        ) * v.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _divided_tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _divided_TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    return triton.autotune(
+        configs, key=key, prune_configs_by={"early_config_prune": _divided_prune}
+    )(kernel)
+
+
+def _divided_launch(kernel, name, grid, sums_of_row, k_of_key, v, *arguments):
+    """Run a kernel, specialised by the widths of sums_of_row and v."""
+    d, e = sums_of_row.shape[-1], v.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _divided_tuned(kernel, name, sums_of_row.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=sums_of_row.shape[1] // k_of_key.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _divided_launch_forward(
+    sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths
+):
+    """What `_divided_forward` returns, by the Triton kernel."""
+    sums_of_row, k_of_key, v = _dense(sums_of_row), _dense(k_of_key), _dense(v)
+    batch, heads, n, _ = sums_of_row.shape
+    m = k_of_key.shape[2]
+    out = sums_of_row.new_empty(batch, heads, n, v.shape[-1])
+    starts, lengths = _places(sums_of_row, k_of_key, q_start, q_starts, kv_lengths)
+    if out.numel():
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _divided_launch(_divided_forward_kernel, "forward", grid, sums_of_row, k_of_key, v,
+            sums_of_row, k_of_key, v, out,
+            starts, lengths,
+            sums_of_row.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
+            n, m, k_start,
+        )  # fmt: skip
+    return (out,)
+
+
+def _divided_launch_backward(
+    sums_of_row, k_of_key, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
+):
+    """What `_divided_backward` returns, by the Triton kernels."""
+    sums_of_row, k_of_key, v, d_out = (
+        _dense(sums_of_row),
+        _dense(k_of_key),
+        _dense(v),
+        _dense(d_out),
+    )
+    batch, heads, n, _ = sums_of_row.shape
+    kv_heads, m, _ = v.shape[1:]
+    d_sums_of_row = sums_of_row.new_empty(sums_of_row.shape)
+    d_k_of_key = k_of_key.new_empty(k_of_key.shape)
+    dv = v.new_empty(v.shape)
+    starts, lengths = _places(sums_of_row, k_of_key, q_start, q_starts, kv_lengths)
+    if dv.numel():
+        grid = _grid(m, "BLOCK_N", kv_heads, batch)
+        _divided_launch(_divided_backward_columns_kernel, "backward_columns", grid, sums_of_row, k_of_key, v,
+            k_of_key, v, sums_of_row, d_out, d_k_of_key, dv,
+            starts, lengths,
+            k_of_key.stride()[:3], v.stride()[:3], sums_of_row.stride()[:3], d_out.stride()[:3],
+            n, m, k_start,
+        )  # fmt: skip
+    if d_sums_of_row.numel():
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _divided_launch(_backward_rows_kernel, "backward_rows", grid, sums_of_row, k_of_key, v,
+            d_out, k_of_key, v, d_sums_of_row,
+            starts, lengths,
+            d_out.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
+            n, m, k_start,
+        )  # fmt: skip
+    return d_sums_of_row, d_k_of_key, dv
+
+
+def _divided_forward_slab(sums_of_row, k_of_key, v, numbers, slab, chunks, work, call):
+    """The vectors and row numbers of one slab; sums_of_row is [batch * kv heads, group * rows, d]."""
+    shape = slab.shape
+    out = sums_of_row.new_zeros((*sums_of_row.shape[:2], v.shape[-1]))
+    for chunk in chunks:
+        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], sums_of_row.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], sums_of_row.dtype)
+        dot_sums_of_rowk_of_key = _product(sums_of_row, k_of_key_tile, work[0], shape)
+        _hide(dot_sums_of_rowk_of_key, chunk, 0.0, call)
+        out.baddbmm_(_pairs(dot_sums_of_rowk_of_key, sums_of_row), v_tile)
+    return (out,)
+
+
+def _divided_backward_slab(
+    sums_of_row, k_of_key, v, d_out, dv, d_k_of_key, numbers, slab, chunks, work, call
+):
+    """Gradients of one slab: returns those of rows and adds the others to their totals."""
+    shape = slab.shape
+    d_sums_of_row = sums_of_row.new_zeros((*sums_of_row.shape[:2], sums_of_row.shape[-1]))
+    for chunk in chunks:
+        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], sums_of_row.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], sums_of_row.dtype)
+        dot_sums_of_rowk_of_key = _product(sums_of_row, k_of_key_tile, work[0], shape)
+        _hide(dot_sums_of_rowk_of_key, chunk, 0.0, call)
+        dv[:, chunk.keys].baddbmm_(_pairs(dot_sums_of_rowk_of_key, sums_of_row).mT, d_out)
+        d_share = _product(d_out, v_tile, work[1], shape)
+        _hide(d_share, chunk, 0.0, call)
+        d_sums_of_row.baddbmm_(_pairs(d_share, sums_of_row), k_of_key_tile)
+        d_k_of_key[:, chunk.keys].baddbmm_(_pairs(d_share, sums_of_row).mT, sums_of_row)
+    return (d_sums_of_row,)
+
+
+def _divided_forward(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths):
+    """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
+    wide = _wide(sums_of_row.dtype)
+    outs = [sums_of_row.new_empty(*sums_of_row.shape[:3], v.shape[-1])]
+    outs += [sums_of_row.new_empty(sums_of_row.shape[:3], dtype=wide) for _ in range(0)]
+    numbers = ()
+
+    def run(sums_of_row, k_of_key, v, numbers, call, store):
+        work, kv_heads = None, v.shape[1]
+        for slab, chunks in _slabs(sums_of_row, v, q_start, k_start, q_starts, kv_lengths, call):
+            work = _workspace(slab, chunks, sums_of_row, 2, work)
+            results = _divided_forward_slab(
+                _fold(sums_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
+                _entries_of(numbers, slab), slab, chunks, work, call,
+            )  # fmt: skip
+            store(slab, results)
+
+    with torch.autocast(sums_of_row.device.type, enabled=False):
+        call = _Call(sums_of_row.shape[2], v.shape[2], sums_of_row.shape[1], 0)
+        run(sums_of_row, k_of_key, v, numbers, call, functools.partial(_store, outs))
+    return tuple(outs)
+
+
+def _divided_backward(
+    sums_of_row, k_of_key, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
+):
+    """The gradients of sums_of_row, k_of_key and v."""
+    wide = _wide(sums_of_row.dtype)
+    d_sums_of_row = sums_of_row.new_empty(sums_of_row.shape)
+    d_k_of_key = k_of_key.new_zeros(k_of_key.shape, dtype=wide)
+    dv = v.new_zeros(v.shape, dtype=wide)
+    numbers = ()
+
+    def run(sums_of_row, k_of_key, v, d_out, d_k_of_key, dv, numbers, call, store):
+        work, kv_heads = None, v.shape[1]
+        for slab, chunks in _slabs(sums_of_row, v, q_start, k_start, q_starts, kv_lengths, call):
+            work = _workspace(slab, chunks, sums_of_row, 2, work)
+            d_rows = _fold(d_out, slab, kv_heads)
+            results = _divided_backward_slab(
+                _fold(sums_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
+                d_rows, dv[slab.entries].flatten(0, 1), d_k_of_key[slab.entries].flatten(0, 1),
+                _entries_of(numbers, slab), slab, chunks, work, call,
+            )  # fmt: skip
+            store(slab, results)
+
+    grads = (d_sums_of_row,)
+    with torch.autocast(sums_of_row.device.type, enabled=False):
+        call = _Call(sums_of_row.shape[2], v.shape[2], sums_of_row.shape[1], 0)
+        run(
+            sums_of_row, k_of_key, v, d_out, d_k_of_key, dv, numbers, call,
+            functools.partial(_store, grads),
+        )  # fmt: skip
+    return d_sums_of_row, d_k_of_key.to(k_of_key.dtype), dv.to(v.dtype)
+
+
+def _divided_weights_of(sums_of_row, k_of_key, i, j, hidden, numbers, call):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    dot_sums_of_rowk_of_key = _scores(sums_of_row, k_of_key)
+    kept = dot_sums_of_rowk_of_key.masked_fill(hidden, 0.0)
+    return kept, None, ()
+
+
+def _divided_batched(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths):
+    """What `_divided_forward` returns, in memory that grows as rows times keys of a block."""
+    batch, heads, n, _ = sums_of_row.shape
+    kv_heads, m = v.shape[1:3]
+    dtype, wide, device = sums_of_row.dtype, _wide(sums_of_row.dtype), sums_of_row.device
+    numbers = _lifted(())
+    call = _call_of(sums_of_row, v)
+    # Blocks enough for any n, so that n stays a free size when exported; lanes past n are dropped.
+    blocks = n // _BLOCK + 2
+    lane = torch.arange(_BLOCK, device=device)
+    row = _BLOCK * torch.arange(blocks, device=device)[:, None] + lane  # [blocks, rows]
+
+    first = q_start + row[None, :, 0]  # [batch or 1, blocks]
+    if q_starts is not None:
+        first = first + q_starts[:, None]
+    i = first[..., None] + lane
+    j = k_start + torch.arange(m, device=device)[None, None]
+    place = j - k_start
+    length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None]
+    seen = (place >= 0) & (place < length)  # [batch or 1, blocks, keys]
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def blocked(x):  # [batch, heads, n, c] -> [batch, heads, blocks, rows, c]
+        return x.to(wide)[:, :, row.clamp(max=n - 1)]
+
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, blocks, keys, c]
+        x = x.to(wide)[:, kv_head, None].masked_fill(~seen[:, None, :, :, None], 0)
+        return x.expand(-1, -1, blocks, -1, -1)
+
+    i, j = i[:, None, :, :, None], j[:, None, :, None, :]
+    hidden = ~(_related(i, j, call) & seen[:, None, :, None, :])
+    weight, norm, numbers_of_rows = _divided_weights_of(
+        blocked(sums_of_row), windows(k_of_key), i, j, hidden, numbers, call
+    )
+    out = _sum(weight, windows(v))
+    if norm is not None:
+        out = out * _reciprocal(norm)
+
+    def joined(x):  # [batch, heads, blocks, rows, c] -> [batch, heads, n, c]
+        return x.flatten(2, 3).index_select(2, torch.arange(n, device=device))
+
+    rest = (x.expand(batch, heads, blocks, _BLOCK, 1) for x in numbers_of_rows)
+    return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
+
+
+def _divided_operands(q, k, v, sums, scale, q_start, k_start, q_starts, kv_lengths):
+    """What the passes read: what each token and each distance determines alone."""
+    batch = q.shape[0]
+    heads = q.shape[1]
+    kv_heads = k.shape[1]
+    n = q.shape[2]
+    m = k.shape[2]
+    dtype = q.dtype
+    wide = _wide(dtype)
+    device = q.device
+    hidden = _hidden(kv_lengths, m, device)
+    q_wide = q.to(wide)
+    sums_wide = sums.to(wide)
+    sums_of_row = _vectors(
+        _where(
+            sums_wide == 0,
+            0.0,
+            torch.exp(q_wide - (q_wide).amax(-1, keepdim=True))
+            / (torch.exp(q_wide - (q_wide).amax(-1, keepdim=True))).sum(-1, keepdim=True)
+            / _where(sums_wide == 0, 1.0, sums_wide, q),
+            q,
+        ),
+        batch,
+        heads,
+        n,
+        dtype,
+    )
+    k_wide = _seen(k.to(wide), hidden)
+    k_of_key = _vectors(torch.exp(_minimum(k_wide, 40)), batch, kv_heads, m, dtype)
+    return sums_of_row, k_of_key, v
+
+
+def _where(condition, a, b, q=None):
+    """torch.where, also for conditions that are the same for all and for two plain numbers."""
+    if not isinstance(condition, Tensor):
+        chosen, other = (a, b) if condition else (b, a)
+        spread = isinstance(other, Tensor) and not isinstance(chosen, Tensor)
+        return torch.full_like(other, chosen) if spread else chosen
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        dtype = torch.float64 if q is None else _wide(q.dtype)
+        a = torch.tensor(a, dtype=dtype, device=condition.device)
+    return torch.where(condition, a, b)
+
+
+def _divided_run(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form):
+    run = _divided_launch_forward if form == "triton" else _divided_forward
+    return run(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths)
+
+
+def _divided_run_backward(*args):
+    *args, form = args
+    run = _divided_launch_backward if form == "triton" else _divided_backward
+    return run(*args)
+
+
+class _divided_Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form):
+        return _divided_run(
+            sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form
+        )
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        sums_of_row, k_of_key, v, *ctx.numbers, q_starts, kv_lengths, ctx.form = inputs
+        # Backward reads no out; what arrives for it stands in its place.
+        ctx.save_for_backward(sums_of_row, k_of_key, v, *output[1:], q_starts, kv_lengths)
+
+    @staticmethod
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        grads = _divided_Gradient.apply(
+            *saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form
+        )
+        return *grads, *(None,) * (len(ctx.numbers) + 3)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _fold_vmap(_divided_Attention, info, in_dims, args)
+
+
+class _divided_Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_divided_batched`."""
+
+    @staticmethod
+    def forward(*args):
+        return _divided_run_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *saved, ctx.form = inputs
+        ctx.numbers = saved[-5:-2]
+        gradients = saved[-6:-5]
+        ctx.save_for_backward(*saved[:3], *gradients, *saved[-2:])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        sums_of_row, k_of_key, v, *gradients, q_starts, kv_lengths = ctx.saved_tensors
+
+        def differentiable(sums_of_row, k_of_key, v):
+            outs = _divided_batched(sums_of_row, k_of_key, v, *ctx.numbers, q_starts, kv_lengths)
+            return (outs[0],)
+
+        def gradient(sums_of_row, k_of_key, v, *gradients):
+            return torch.func.vjp(differentiable, sums_of_row, k_of_key, v)[1](gradients)
+
+        inputs = sums_of_row, k_of_key, v, *gradients
+        d_sums_of_row, d_k_of_key, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](grads)
+        return d_sums_of_row, d_k_of_key, dv, *(None,) * 1, *d_gradients, *(None,) * 6
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _fold_vmap(_divided_Gradient, info, in_dims, args)
+
+
+# Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
+_divided_OPERATOR = "efficient_causal_divided_ac54792d"
+
+
+def _divided_register():
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"float scale, {places}, str form"
+    inputs = "Tensor sums_of_row, Tensor k_of_key, Tensor v"
+    _library.define(f"{_divided_OPERATOR}({inputs}, {numbers}) -> Tensor")
+    statistics = ""
+    saved = f"Tensor out, {statistics}Tensor d_out"
+    gradients = "(Tensor, Tensor, Tensor)"
+    _library.define(
+        f"{_divided_OPERATOR}_divided_backward({inputs}, {saved}, {numbers}) -> {gradients}"
+    )
+    _library.impl(
+        _divided_OPERATOR, lambda *args: _divided_run(*args)[0], "CompositeExplicitAutograd"
+    )
+    _library.impl(
+        f"{_divided_OPERATOR}_divided_backward", _divided_run_backward, "CompositeExplicitAutograd"
+    )
+
+    @torch.library.register_fake(f"attncc::{_divided_OPERATOR}", lib=_library)
+    def _(sums_of_row, k_of_key, v, *numbers):
+        out = sums_of_row.new_empty(*sums_of_row.shape[:3], v.shape[-1])
+        return out
+
+    @torch.library.register_fake(f"attncc::{_divided_OPERATOR}_divided_backward", lib=_library)
+    def _(sums_of_row, k_of_key, v, *rest):
+        return (
+            sums_of_row.new_empty(sums_of_row.shape),
+            k_of_key.new_empty(k_of_key.shape),
+            v.new_empty(v.shape),
+        )
+
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        run = getattr(torch.ops.attncc, f"{_divided_OPERATOR}_divided_backward")
+        grads = run(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 3)
+
+    def setup_context(ctx, inputs, output):
+        _divided_Attention.setup_context(ctx, inputs, (output,))
+
+    torch.library.register_autograd(
+        f"attncc::{_divided_OPERATOR}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+if not hasattr(
+    torch.ops.attncc, _divided_OPERATOR
+):  # a copy of this file may have been loaded already
+    _divided_register()
+
+
+def _divided_check(q, k, v, sums, kv_lengths, q_start, k_start):
+    """Refuse what the kernels would misread, with the argument's name."""
+    for name, x in (("q", q), ("k", k), ("v", v), ("sums", sums)):
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+        _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+        _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+        _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    batch, heads, _, width = q.shape
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}, sums {list(sums.shape)}"
+    _expect(
+        k.shape[0] == batch and v.shape[0] == batch and sums.shape[0] == batch,
+        "the batch",
+        shapes,
+        "one size in q, k, v and sums",
+    )
+    _expect(heads > 0 and k.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % k.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of k's")
+    _expect(
+        sums.shape[1:3] == q.shape[1:3],
+        "sums",
+        list(sums.shape),
+        f"the heads and length of q {list(q.shape)}",
+    )
+    _expect(
+        v.shape[1:3] == k.shape[1:3],
+        "v",
+        list(v.shape),
+        f"the heads and length of k {list(k.shape)}",
+    )
+    _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
+    _expect(sums.shape[3] == width, "sums", list(sums.shape), f"the width of q, {width}")
+    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
+        if isinstance(x, Tensor):
+            _expect(
+                x.shape == (batch,),
+                name,
+                list(x.shape),
+                f"one number for each of {batch} batch entries",
+            )
+            _expect(
+                not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
+            )
+            _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _divided_prepared(q, k, v, sums, scale, kv_lengths, q_start, k_start):
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("q", q), ("k", k), ("v", v), ("sums", sums)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    device = q.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        q, k, v, sums = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v, sums))
+    _divided_check(q, k, v, sums, kv_lengths, q_start, k_start)
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    if not isinstance(scale, (int, float)) or not abs(scale) < float("inf"):
+        raise ValueError(f"efficient_causal: scale is {scale!r}, expected a finite number")
+    scale = float(scale)
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k.shape[2] - q.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    return q, k, v, sums, scale, q_start, k_start, q_starts, kv_lengths
+
+
+def _divided(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sums: Tensor,
+    *,
+    scale: float | None = None,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    form: str | None = None,
+):
+    """Efficient attention as a decoder: each channel of the keys is divided by its own sum so far
+    (after arXiv 1812.01243).
+
+    Args:
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; e up to 256.
+        sums: [batch, heads, n, d], given; float32 or as q.
+        scale: the `scale` of the spec; 1 / sqrt(d) by default.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+
+    Returns:
+        [batch, heads, n, e]; rows without keys are 0.
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
+    prepared = _divided_prepared(q, k, v, sums, scale, kv_lengths, q_start, k_start)
+    prepared = *_divided_operands(*prepared), *prepared[4:]
+    form = _form(form, prepared[0])
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+        outs = _divided_Attention.apply(*prepared, form)
+    else:
+        outs = getattr(torch.ops.attncc, _divided_OPERATOR)(*prepared, form)
+        outs = (outs,)
+    return outs[0]
+
+
+def _divided_weights(
+    q, k, sums, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0
+):
+    """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
+    _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
+    prepared = _divided_prepared(q, k, k, sums, scale, kv_lengths, q_start, k_start)
+    prepared = *_divided_operands(*prepared), *prepared[4:]
+    sums_of_row, k_of_key, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
+    heads, kv_heads, m = sums_of_row.shape[1], k_of_key.shape[1], k_of_key.shape[2]
+    wide, device = _wide(sums_of_row.dtype), sums_of_row.device
+    row = torch.arange(sums_of_row.shape[2], device=device)[rows]
+    i = row + q_start
+    i = i[None] if q_starts is None else i + q_starts[:, None]
+    place = torch.arange(m, device=device)
+    length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
+    i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
+    seen = place[None, None, None, None] < length
+    call = _call_of(sums_of_row, k_of_key)
+    hidden = ~(_related(i, j, call) & seen)
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def own(x):  # [batch, heads, n, c] -> [batch, heads, 1, rows, c]
+        return x.to(wide)[:, :, None, rows]
+
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, 1, m, c]
+        return x.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
+
+    numbers = _lifted(())
+    weight, norm, _ = _divided_weights_of(
+        own(sums_of_row), windows(k_of_key), i, j, hidden, numbers, call
+    )
+    weight = weight if norm is None else weight * _reciprocal(norm)
+    return weight[:, :, 0]
+
+
+# --- the branches together ------------------------------------------------------------------------
+
+
+def _combined(divided, q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
+    """divided"""
+    dtype = q.dtype
+    wide = _wide(dtype)
+    return (divided.to(wide)).to(dtype)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    form: str | None = None,
+):
+    """Efficient attention as a decoder: each channel of the keys is divided by its own sum so far
+    (after arXiv 1812.01243).
+
+    The branches sums, divided are combined to divided.
+
+    Args:
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; e up to 256.
+        scale: the `scale` of the spec; 1 / sqrt(d) by default.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+
+    Returns:
+        [batch, heads, n, e]; rows of a branch without keys are 0.
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    options = {
+        "kv_lengths": kv_lengths,
+        "q_start": q_start,
+        "k_start": k_start,
+        "dropout_p": dropout_p,
+        "form": form,
+    }
+    sums = _sums(q, k, scale=scale, **options)
+    divided = _divided(q, k, v, sums, scale=scale, **options)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k.shape[2] - q.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
+    out = _combined(divided, q, k, v, scale, q_start, k_start, q_starts, kv_lengths)
+    return out
+
+
+def weights(branch: str, *data: Tensor, **options):
+    """Weights of some rows of a branch: its data in order, `rows=…`, options of `attention`."""
+    branches = {
+        "sums": _sums_weights,
+        "divided": _divided_weights,
+    }
+    _expect(branch in branches, "branch", repr(branch), " or ".join(branches))
+    return branches[branch](*data, **options)
+
+
+class Attention(nn.Module):
+    """`attention` as a module without parameters."""
+
+    def __init__(self, scale: float | None = None, form: str | None = None):
+        super().__init__()
+        self.scale = scale
+        self.form = form
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options):
+        """See `attention`; `options` are its other arguments."""
+        return attention(q, k, v, scale=self.scale, form=self.form, **options)
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale}, form={self.form}"
