@@ -24,7 +24,7 @@ from attncc.check.kernel_text import KernelText, TileLoop, function_of, in_branc
 from attncc.plan.model import Tile
 
 _PLACES = frozenset({"q_start", "kv_lengths", "classes"})
-_LENGTHS = frozenset({"n", "m", "k_start", "classes", "part"})
+_LENGTHS = frozenset({"n", "m", "k_start", "classes", "part", "residue"})
 _SIZE = re.compile(r"_size_\d+$")  # of a table's axis
 _MATRIX = re.compile(r"\bmma\.sync\b|\bwgmma\.mma_async\b|\btcgen05\.mma\b|\bv_mfma_")
 _ALIGNED: list[list[str | int]] = [["tt.divisibility", 16]]  # of every pointer and stride, as a launch finds it

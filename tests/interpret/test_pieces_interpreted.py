@@ -53,7 +53,7 @@ def test_patterns(name: str, tmp_path: Path) -> None:
     check(f"attention x {{ pattern = {PATTERNS[name]} }}", tmp_path, CASES)
 
 
-@pytest.mark.parametrize("name", [name for name in MEANINGS if name not in ("a bias by distance", "additive")])
+@pytest.mark.parametrize("name", [name for name in MEANINGS if name != "additive"])
 def test_meanings(name: str, tmp_path: Path) -> None:
     data, meaning = MEANINGS[name]
     check(f"attention x {{ {data} pattern = {STRIDED}; {meaning} }}", tmp_path, CASES[:1])
@@ -69,6 +69,13 @@ def test_meanings_where_some_rows_run_alone(name: str, tmp_path: Path) -> None:
 def test_meanings_in_blocks_by_classes(name: str, tmp_path: Path) -> None:
     data, meaning = MEANINGS[name]
     check(f"attention x {{ {data} pattern = {PATTERNS['blocks of some heads']}; {meaning} }}", tmp_path, CASES[1:2])
+
+
+@pytest.mark.parametrize("pattern", ("several classes", "of some heads", "leading rows"))
+def test_learned_bias_by_distance(pattern: str, tmp_path: Path) -> None:
+    related = PATTERNS.get(pattern, "causal & ((i - j) % 6 == 1 | (i - j) % 6 == 4 | i - j < 3)")
+    data, meaning = MEANINGS["a bias by distance"]
+    check(f"attention x {{ {data} pattern = {related}; {meaning} }}", tmp_path, CASES[:2])
 
 
 def test_merged_branches_each_in_pieces(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ class KernelPrinter(TileFunctions, KernelResults):
             self.print_pointers()
             if self.offset_sums:
                 writer.comment("One program after another tile of rows: its sums by distance are its own.")
-                with writer.block("for row in range(tl.program_id(0) * BLOCK_M, n, tl.num_programs(0) * BLOCK_M):"):
+                rows = f"tl.program_id(0) * BLOCK_M, {self.limit(Axis.ROW)}, tl.num_programs(0) * BLOCK_M"
+                with writer.block(f"for row in range({rows}):"):
                     writer.line("tl.debug_barrier()  # sums of the tile before are written")
                     self._print_tile()
             else:
@@ -112,7 +113,8 @@ class KernelPrinter(TileFunctions, KernelResults):
         """What a kernel is told of classes beside where they lie: how many, and of keys' tiles for which heads."""
         if not self.laid_out:
             return []
-        return ["classes", *(["part"] if self.has_parts and not self.rows_fixed else [])]
+        part = ["part"] if self.has_parts and not self.rows_fixed else []
+        return ["classes", *part, *(["residue"] if self.offset_sums else [])]
 
     def _print_tile(self) -> None:
         """What is done for one tile of the fixed axis."""
@@ -201,7 +203,7 @@ class KernelPrinter(TileFunctions, KernelResults):
             writer.comment("Rows beyond the last one add nothing to sums by distance: they are masked.")
             for each in runs:
                 if each.has_full:
-                    writer.line(f"{each.f1} = tl.where(row + BLOCK_M <= n, {each.f1}, {each.f0})")
+                    writer.line(f"{each.f1} = tl.where(row + BLOCK_M <= {self.limit(Axis.ROW)}, {each.f1}, {each.f0})")
         writer.line()
         return runs
 

@@ -62,9 +62,9 @@ def host_text(shapes: Shapes) -> str:
     constants = [f"{constexpr_of(name)}={name}" for name in names]
     constants += [f"BLOCK_{constexpr_of(name)}=block_{name}" for name in names]
     key = ", ".join(f'"{each}"' for each in ["GROUP", *map(constexpr_of, names), "PRECISION"])
-    tuned = _TUNED_WITH_SUMS if shapes.sums else _TUNED_IN_PIECES if shapes.added else _TUNED
+    tuned = _TUNED_IN_PIECES if shapes.added else _TUNED_WITH_SUMS if shapes.sums else _TUNED
     text = _PRUNE + tuned + (_LAUNCH_IN_PIECES if shapes.added else _LAUNCH)
-    text += _LAUNCH_REST + (_SUMS if shapes.sums else _CLASSES if shapes.added else "")
+    text += _LAUNCH_REST + (_CLASSES if shapes.added else "") + (_SUMS if shapes.sums else "")
     text += (_SIDE_BY_SIDE if shapes.copies_keys else "") + (_BY_CLASS if shapes.copies_rows else "")
     for plain, listed in _WITH_LISTS if shapes.lists else ():
         assert plain in text
@@ -79,6 +79,7 @@ def host_text(shapes: Shapes) -> str:
         "D_VALUES": shapes.d_values,
         "KEY": key,
         "STRIDE": f"x.stride(-2) * {shapes.step}" if shapes.step > 1 else "x.stride(-2)",
+        "MARGIN": f"256 * {shapes.step}" if shapes.step > 1 else "256",
         "ADDED": ", ".join(f'"{name}_ptr"' for name in shapes.added),
         "SUMS": ", ".join(f'"{name}_ptr"' for name in shapes.sums),
         "ARGUMENTS": shapes.arguments,
@@ -336,7 +337,7 @@ def _spread_order(rows, x):
 
 _SUMS = '''
 
-_MARGIN = 256  # a tile may end so far beyond the last row or key
+_MARGIN = <MARGIN>  # a tile may end so far beyond the last row or key
 
 
 def _sums_by_offset(batch, heads, n, m, device):

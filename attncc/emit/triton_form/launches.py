@@ -53,7 +53,7 @@ class Launches(Kernels):
             return []
         sums = [f"{node.name}_state" for node in self.forward.sweeps[0].reductions]
         stores = [node.name for kernel in self.kernels[1:] for node in kernel.stores if Axis.OFFSET not in node.axes]
-        return [*sums, *dict.fromkeys(stores)]
+        return [*sums, *dict.fromkeys([*stores, *(node.name for node in self.offset_sums())])]
 
     def print_launches(self, writer: Writer, kernel: Kernel) -> None:
         """The whole pattern, or, where there are keys enough, one piece after the other."""
@@ -67,6 +67,9 @@ class Launches(Kernels):
                 parts = len(piece.domain.classes)
                 if kernel.fixed is Axis.COLUMN and piece.layouts and parts > 1:
                     with writer.block(f"for part in range({len(piece.parts)}):"):
+                        self._print_launch(writer, kernel, piece)
+                elif piece.layouts and self.printer(kernel, piece).offset_sums:
+                    with writer.block(f"for residue in range(classes{piece.name}.shape[2]):"):
                         self._print_launch(writer, kernel, piece)
                 else:
                     self._print_launch(writer, kernel, piece)

@@ -196,6 +196,24 @@ def _add_channel(total, channel, numbers, BLOCK: tl.constexpr):
     here = tl.arange(0, BLOCK)[None, :] == channel
     return total + tl.where(here, numbers[:, None], 0.0)
 ''',
+    "_add_by_spaced_offset": '''
+@triton.jit
+def _add_by_spaced_offset(start, line, step, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Add sums of a tile over r - c around `start`, where tokens stand `step` apart.
+
+    As `_add_by_offset`: each row is turned by its own number, and distances that lie COLUMNS
+    steps apart go to different lines.
+    """
+    tl.static_assert(ROWS <= 2 * COLUMNS, "a program has three lines")
+    lanes = tl.arange(0, COLUMNS)
+    offsets = tl.arange(0, ROWS)[:, None] - lanes[None, :]
+    turned = tl.gather(tile, offsets & (COLUMNS - 1), 1)
+    for at in tl.static_range(0, (ROWS + COLUMNS - 1) // COLUMNS + 1):
+        low = (at - 1) * COLUMNS
+        sums = tl.sum(tl.where((offsets >= low) & (offsets < low + COLUMNS), turned, 0.0), 0)
+        numbers = start + at * line + (low + lanes) * step
+        tl.store(numbers, tl.load(numbers) + sums)
+''',
     "_add_by_offset": '''
 @triton.jit
 def _add_by_offset(start, line, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):

@@ -150,6 +150,12 @@ class PairPrinter:
 
     def print_offset_sum(self, node: Node, source: str) -> None:
         """The sums of a number over the pairs at one distance, added to those that the program holds in memory."""
+        if self.kernel.laid_out:
+            self.kernel.used.add("_add_by_spaced_offset")
+            first = self.kernel.place(Axis.COLUMN, "column")
+            start = f"{node.name}_at - ({first}), {node.name}_line, {STEP[Axis.COLUMN]}"
+            self.writer.line(f"_add_by_spaced_offset({start}, {source}, BLOCK_M, BLOCK_N)")
+            return
         self.kernel.used.add("_add_by_offset")
         self.writer.line(f"_add_by_offset({node.name}_at - column, {node.name}_line, {source}, BLOCK_M, BLOCK_N)")
 

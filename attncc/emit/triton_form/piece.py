@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 
-from attncc.graph.ops import Axis, Op
+from attncc.graph.ops import Axis
 from attncc.plan.headclasses import disjunction
 from attncc.plan.layout import Layout
 from attncc.plan.model import Plan
@@ -78,8 +78,6 @@ def kernel_pieces(plan: Plan) -> tuple[KernelPiece, ...]:
     pieces = plan.pieces
     if pieces is None:
         return ()
-    if any(node.op is Op.SUM and Axis.OFFSET in node.axes for node in plan.gpu.backward):
-        return ()  # sums by distance are taken along lines of neighbouring tokens
     found = tuple(_piece(plan.domain, pieces, at) for at in range(len(pieces.pieces)))
     reads_length = any(node.expr is not None and Name.KEYS in names_in(node.expr) for node in plan.gpu.forward)
     reads_length |= any(Name.KEYS in names_in(each.pattern) for piece in found for each in piece.domain.classes)

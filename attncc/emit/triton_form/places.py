@@ -68,7 +68,7 @@ class KernelPlaces(KernelScope):
         """Which tile this program has, and where the call stands."""
         writer, start, block = self.writer, START[self.fixed], BLOCK[self.fixed]
         what = "row" if self.rows_fixed else "key"
-        if self.laid_out:
+        if self.laid_out and not self.offset_sums:
             writer.line("residue = tl.program_id(0) % classes  # the class that the tile is of")
             writer.line(f"{start} = tl.program_id(0) // classes * {block}  # first {what} of the tile in its class")
         elif not self.offset_sums:
@@ -100,7 +100,7 @@ class KernelPlaces(KernelScope):
         self.writer.line(f"spot = classes_ptr + ({part} * classes + residue) * 8")
         for at, (axis, what) in enumerate(product((Axis.ROW, Axis.COLUMN), (PLACE, STEP, FROM, COUNT))):
             found = f"tl.load(spot{f' + {at}' if at else ''})"
-            if self.rows_fixed and what is COUNT and axis is Axis.COLUMN:
+            if self.rows_fixed and what is COUNT and axis is Axis.COLUMN and not self.offset_sums:
                 found = f"tl.where(row < row_count, {found}, 0)"  # classes may have fewer tiles than others
             self.writer.line(f"{what[axis]} = {found}")
 
@@ -204,7 +204,7 @@ class KernelPlaces(KernelScope):
         if self.offset_sums:
             writer.line("alive = visible")
         for node in self.offset_sums:
-            writer.line(f"{node.name}_at = {node.name}_ptr + m - 1 + row")
+            writer.line(f"{node.name}_at = {node.name}_ptr + m - 1 + {self.place(Axis.ROW, 'row')}")
 
     def _clamped_lanes(self) -> str:
         """The place of each lane; lanes beyond the last token have that of the last one."""

@@ -76,6 +76,7 @@ class TileFunctions(KernelPlaces):
         swept = self.swept
         at_steps = self.reads_position(sweep, swept) and not self.piece.copies(swept)
         at_steps |= any(node.name in self._read(sweep) for node in self.by_offset)
+        at_steps |= any(is_offset_sum(node) for node in sweep.sums)
         numbers = any(not is_vector(node) or node in self.channels for node in self._swept_loads(sweep))
         by_coordinate = self.reads_coordinate(sweep, swept) or (self.reads_position(sweep, swept) and not at_steps)
         found = [PLACE[swept]] if at_steps else []
