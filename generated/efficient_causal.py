@@ -12,9 +12,9 @@
 # Plan of `sums`: a tile of rows first … last visits keys up to last; without a mask: keys up to
 # first.
 # Cost of `sums`: 2·d flops forward for each visited pair; nothing of size n·m is stored.
-# Plan of `divided`: a tile of rows first … last visits keys up to last; without a mask: keys up
-# to first.
-# Cost of `divided`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Plan of `mean`: a tile of rows first … last visits keys up to last; without a mask: keys up to
+# first.
+# Cost of `mean`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
 import functools
 from typing import NamedTuple
@@ -1094,7 +1094,7 @@ def _sums_weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_star
     return weight[:, :, 0]
 
 
-# --- the branch `divided`: j <= i -----------------------------------------------------------------
+# --- the branch `mean`: j <= i --------------------------------------------------------------------
 # How the kernels follow from the spec:
 # - divide-by-channel: sums of each channel are taken first, and divide the query's vector, once a
 #   query: sum a_c b_c / Z_c.
@@ -1110,8 +1110,8 @@ def _sums_weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_star
 if triton is not None:
 
     @triton.jit
-    def _divided_forward_tile(
-        out, sums_of_row,
+    def _mean_forward_tile(
+        out, q_of_row,
         k_of_key_ptr, v_ptr, k_of_key_stride, v_stride,
         i, column, k_start, low, high,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -1121,20 +1121,20 @@ if triton is not None:
         visible = (column_lanes >= low) & (column_lanes < high)
         j = k_start + column_lanes
         k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
-        dot_sums_of_rowk_of_key = _dot(sums_of_row, tl.trans(k_of_key), None, PRECISION)
+        dot_q_of_rowk_of_key = _dot(q_of_row, tl.trans(k_of_key), None, PRECISION)
         if MASKED:
             related = (j[None, :] <= i[:, None]) & visible[None, :]
         if MASKED:
-            dot_sums_of_rowk_of_key = tl.where(related, dot_sums_of_rowk_of_key, 0.0)
+            dot_q_of_rowk_of_key = tl.where(related, dot_q_of_rowk_of_key, 0.0)
         v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
-        out = _dot(dot_sums_of_rowk_of_key.to(v.dtype), v, out, PRECISION)
+        out = _dot(dot_q_of_rowk_of_key.to(v.dtype), v, out, PRECISION)
         return out
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
-    def _divided_forward_kernel(
-        sums_of_row_ptr, k_of_key_ptr, v_ptr, out_ptr,
+    def _mean_forward_kernel(
+        q_of_row_ptr, k_of_key_ptr, v_ptr, out_ptr,
         q_start_ptr, kv_lengths_ptr,
-        sums_of_row_strides, k_of_key_strides, v_strides,
+        q_of_row_strides, k_of_key_strides, v_strides,
         n, m, k_start,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -1149,11 +1149,11 @@ if triton is not None:
         keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
 
         # Offsets of whole tiles are 64 bits wide, those within a tile 32.
-        sums_of_row_ptr += (
-            tl.cast(batch, tl.int64) * sums_of_row_strides[0]
-            + tl.cast(head, tl.int64) * sums_of_row_strides[1]
+        q_of_row_ptr += (
+            tl.cast(batch, tl.int64) * q_of_row_strides[0]
+            + tl.cast(head, tl.int64) * q_of_row_strides[1]
         )
-        sums_of_row_ptr += tl.cast(row, tl.int64) * sums_of_row_strides[2]
+        q_of_row_ptr += tl.cast(row, tl.int64) * q_of_row_strides[2]
         k_of_key_ptr += (
             tl.cast(batch, tl.int64) * k_of_key_strides[0]
             + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
@@ -1167,9 +1167,7 @@ if triton is not None:
         first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
 
         visible = row_lanes < n
-        sums_of_row = _load_tile(
-            sums_of_row_ptr, sums_of_row_strides[2], visible, BLOCK_M, D, BLOCK_D, True
-        )
+        q_of_row = _load_tile(q_of_row_ptr, q_of_row_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
         i = q_start + row_lanes
 
         # Positions of the tile's first and last row; [low, high) are the keys that it may see.
@@ -1188,16 +1186,16 @@ if triton is not None:
         for step in range(0, f0 - t0 + t1 - f1):
             tile = t0 + step
             tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-            out = _divided_forward_tile(
-                out, sums_of_row,
+            out = _mean_forward_tile(
+                out, q_of_row,
                 k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step, k_of_key_strides[2],
                 v_strides[2],
                 i, tile * BLOCK_N, k_start, low, high,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
             )  # fmt: skip
         for tile in range(f0, f1):
-            out = _divided_forward_tile(
-                out, sums_of_row,
+            out = _mean_forward_tile(
+                out, q_of_row,
                 k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step, k_of_key_strides[2],
                 v_strides[2],
                 i, tile * BLOCK_N, k_start, low, high,
@@ -1207,9 +1205,9 @@ if triton is not None:
         _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
 
     @triton.jit
-    def _divided_backward_columns_tile(
+    def _mean_backward_columns_tile(
         dv, d_k_of_key, k_of_key, v,
-        sums_of_row_ptr, d_out_ptr, sums_of_row_stride, d_out_stride,
+        q_of_row_ptr, d_out_ptr, q_of_row_stride, d_out_stride,
         j, row, q_start, n,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
@@ -1217,27 +1215,25 @@ if triton is not None:
         row_lanes = row + tl.arange(0, BLOCK_M)
         visible = row_lanes < n
         i = q_start + row_lanes
-        sums_of_row = _load_tile(
-            sums_of_row_ptr, sums_of_row_stride, visible, BLOCK_M, D, BLOCK_D, MASKED
-        )
-        dot_sums_of_rowk_of_key = _dot(k_of_key, tl.trans(sums_of_row), None, PRECISION)
+        q_of_row = _load_tile(q_of_row_ptr, q_of_row_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_q_of_rowk_of_key = _dot(k_of_key, tl.trans(q_of_row), None, PRECISION)
         if MASKED:
             related = j[:, None] <= i[None, :]
         if MASKED:
-            dot_sums_of_rowk_of_key = tl.where(related, dot_sums_of_rowk_of_key, 0.0)
+            dot_q_of_rowk_of_key = tl.where(related, dot_q_of_rowk_of_key, 0.0)
         d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
         d_share = _dot(v, tl.trans(d_out), None, PRECISION)
         if MASKED:
             d_share = tl.where(related, d_share, 0.0)
-        dv = _dot(dot_sums_of_rowk_of_key.to(d_out.dtype), d_out, dv, PRECISION)
-        d_k_of_key = _dot(d_share.to(sums_of_row.dtype), sums_of_row, d_k_of_key, PRECISION)
+        dv = _dot(dot_q_of_rowk_of_key.to(d_out.dtype), d_out, dv, PRECISION)
+        d_k_of_key = _dot(d_share.to(q_of_row.dtype), q_of_row, d_k_of_key, PRECISION)
         return dv, d_k_of_key
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
-    def _divided_backward_columns_kernel(
-        k_of_key_ptr, v_ptr, sums_of_row_ptr, d_out_ptr, d_k_of_key_ptr, dv_ptr,
+    def _mean_backward_columns_kernel(
+        k_of_key_ptr, v_ptr, q_of_row_ptr, d_out_ptr, d_k_of_key_ptr, dv_ptr,
         q_start_ptr, kv_lengths_ptr,
-        k_of_key_strides, v_strides, sums_of_row_strides, d_out_strides,
+        k_of_key_strides, v_strides, q_of_row_strides, d_out_strides,
         n, m, k_start,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -1259,7 +1255,7 @@ if triton is not None:
         k_of_key_ptr += tl.cast(column, tl.int64) * k_of_key_strides[2]
         v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
         v_ptr += tl.cast(column, tl.int64) * v_strides[2]
-        sums_of_row_step = tl.cast(sums_of_row_strides[2], tl.int64) * BLOCK_M
+        q_of_row_step = tl.cast(q_of_row_strides[2], tl.int64) * BLOCK_M
         d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
         first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
 
@@ -1285,10 +1281,10 @@ if triton is not None:
         dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
         d_k_of_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
         for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
-            sums_of_row_head_ptr = (
-                sums_of_row_ptr
-                + tl.cast(batch, tl.int64) * sums_of_row_strides[0]
-                + tl.cast(head, tl.int64) * sums_of_row_strides[1]
+            q_of_row_head_ptr = (
+                q_of_row_ptr
+                + tl.cast(batch, tl.int64) * q_of_row_strides[0]
+                + tl.cast(head, tl.int64) * q_of_row_strides[1]
             )
             d_out_head_ptr = (
                 d_out_ptr
@@ -1298,18 +1294,18 @@ if triton is not None:
             for step in range(0, f0 - t0 + t1 - f1):
                 tile = t0 + step
                 tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-                dv, d_k_of_key = _divided_backward_columns_tile(
+                dv, d_k_of_key = _mean_backward_columns_tile(
                     dv, d_k_of_key, k_of_key, v,
-                    sums_of_row_head_ptr + tile * sums_of_row_step,
-                    d_out_head_ptr + tile * d_out_step, sums_of_row_strides[2], d_out_strides[2],
+                    q_of_row_head_ptr + tile * q_of_row_step, d_out_head_ptr + tile * d_out_step,
+                    q_of_row_strides[2], d_out_strides[2],
                     j, tile * BLOCK_M, q_start, n,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
                 )  # fmt: skip
             for tile in range(f0, f1):
-                dv, d_k_of_key = _divided_backward_columns_tile(
+                dv, d_k_of_key = _mean_backward_columns_tile(
                     dv, d_k_of_key, k_of_key, v,
-                    sums_of_row_head_ptr + tile * sums_of_row_step,
-                    d_out_head_ptr + tile * d_out_step, sums_of_row_strides[2], d_out_strides[2],
+                    q_of_row_head_ptr + tile * q_of_row_step, d_out_head_ptr + tile * d_out_step,
+                    q_of_row_strides[2], d_out_strides[2],
                     j, tile * BLOCK_M, q_start, n,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
                 )  # fmt: skip
@@ -1332,7 +1328,7 @@ if triton is not None:
 
     @triton.jit
     def _backward_rows_tile(
-        d_sums_of_row, d_out,
+        d_q_of_row, d_out,
         k_of_key_ptr, v_ptr, k_of_key_stride, v_stride,
         i, column, k_start, low, high,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -1348,12 +1344,12 @@ if triton is not None:
         if MASKED:
             d_share = tl.where(related, d_share, 0.0)
         k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
-        d_sums_of_row = _dot(d_share.to(k_of_key.dtype), k_of_key, d_sums_of_row, PRECISION)
-        return d_sums_of_row
+        d_q_of_row = _dot(d_share.to(k_of_key.dtype), k_of_key, d_q_of_row, PRECISION)
+        return d_q_of_row
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _backward_rows_kernel(
-        d_out_ptr, k_of_key_ptr, v_ptr, d_sums_of_row_ptr,
+        d_out_ptr, k_of_key_ptr, v_ptr, d_q_of_row_ptr,
         q_start_ptr, kv_lengths_ptr,
         d_out_strides, k_of_key_strides, v_strides,
         n, m, k_start,
@@ -1402,34 +1398,32 @@ if triton is not None:
         f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
         f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
 
-        d_sums_of_row = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        d_q_of_row = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         for step in range(0, f0 - t0 + t1 - f1):
             tile = t0 + step
             tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-            d_sums_of_row = _backward_rows_tile(
-                d_sums_of_row, d_out,
+            d_q_of_row = _backward_rows_tile(
+                d_q_of_row, d_out,
                 k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step, k_of_key_strides[2],
                 v_strides[2],
                 i, tile * BLOCK_N, k_start, low, high,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
             )  # fmt: skip
         for tile in range(f0, f1):
-            d_sums_of_row = _backward_rows_tile(
-                d_sums_of_row, d_out,
+            d_q_of_row = _backward_rows_tile(
+                d_q_of_row, d_out,
                 k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step, k_of_key_strides[2],
                 v_strides[2],
                 i, tile * BLOCK_N, k_start, low, high,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
             )  # fmt: skip
 
-        _store_tile(
-            d_sums_of_row_ptr + first_vector * D, visible, d_sums_of_row, BLOCK_M, D, BLOCK_D
-        )
+        _store_tile(d_q_of_row_ptr + first_vector * D, visible, d_q_of_row, BLOCK_M, D, BLOCK_D)
 
 
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
 # num_warps, num_stages).
-_divided_TILES = {
+_mean_TILES = {
     ("forward", 2, 64): [(128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 2)],
     ("forward", 2, 128): [(128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2)],
     ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
@@ -1451,7 +1445,7 @@ _divided_TILES = {
 }
 
 
-def _divided_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+def _mean_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
     """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
     v = arguments["v_ptr"]
     on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
@@ -1476,190 +1470,183 @@ def _divided_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
 
 
 @functools.cache
-def _divided_tuned(kernel, name, element_size, width):
+def _mean_tuned(kernel, name, element_size, width):
     """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
     if triton.knobs.runtime.interpret:
         configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
     else:
         configs = [
             triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
-            for rows, columns, warps, stages in _divided_TILES[name, element_size, width]
+            for rows, columns, warps, stages in _mean_TILES[name, element_size, width]
         ]
     key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
-    return triton.autotune(
-        configs, key=key, prune_configs_by={"early_config_prune": _divided_prune}
-    )(kernel)
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _mean_prune})(
+        kernel
+    )
 
 
-def _divided_launch(kernel, name, grid, sums_of_row, k_of_key, v, *arguments):
-    """Run a kernel, specialised by the widths of sums_of_row and v."""
-    d, e = sums_of_row.shape[-1], v.shape[-1]
+def _mean_launch(kernel, name, grid, q_of_row, k_of_key, v, *arguments):
+    """Run a kernel, specialised by the widths of q_of_row and v."""
+    d, e = q_of_row.shape[-1], v.shape[-1]
     block_d, block_e = _block(d), _block(e)
-    _divided_tuned(kernel, name, sums_of_row.element_size(), max(64, block_d, block_e))[grid](
+    _mean_tuned(kernel, name, q_of_row.element_size(), max(64, block_d, block_e))[grid](
         *arguments,
-        GROUP=sums_of_row.shape[1] // k_of_key.shape[1],
+        GROUP=q_of_row.shape[1] // k_of_key.shape[1],
         D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
 
 
-def _divided_launch_forward(
-    sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths
-):
-    """What `_divided_forward` returns, by the Triton kernel."""
-    sums_of_row, k_of_key, v = _dense(sums_of_row), _dense(k_of_key), _dense(v)
-    batch, heads, n, _ = sums_of_row.shape
+def _mean_launch_forward(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths):
+    """What `_mean_forward` returns, by the Triton kernel."""
+    q_of_row, k_of_key, v = _dense(q_of_row), _dense(k_of_key), _dense(v)
+    batch, heads, n, _ = q_of_row.shape
     m = k_of_key.shape[2]
-    out = sums_of_row.new_empty(batch, heads, n, v.shape[-1])
-    starts, lengths = _places(sums_of_row, k_of_key, q_start, q_starts, kv_lengths)
+    out = q_of_row.new_empty(batch, heads, n, v.shape[-1])
+    starts, lengths = _places(q_of_row, k_of_key, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _divided_launch(_divided_forward_kernel, "forward", grid, sums_of_row, k_of_key, v,
-            sums_of_row, k_of_key, v, out,
+        _mean_launch(_mean_forward_kernel, "forward", grid, q_of_row, k_of_key, v,
+            q_of_row, k_of_key, v, out,
             starts, lengths,
-            sums_of_row.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
+            q_of_row.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
             n, m, k_start,
         )  # fmt: skip
     return (out,)
 
 
-def _divided_launch_backward(
-    sums_of_row, k_of_key, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
+def _mean_launch_backward(
+    q_of_row, k_of_key, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
 ):
-    """What `_divided_backward` returns, by the Triton kernels."""
-    sums_of_row, k_of_key, v, d_out = (
-        _dense(sums_of_row),
-        _dense(k_of_key),
-        _dense(v),
-        _dense(d_out),
-    )
-    batch, heads, n, _ = sums_of_row.shape
+    """What `_mean_backward` returns, by the Triton kernels."""
+    q_of_row, k_of_key, v, d_out = _dense(q_of_row), _dense(k_of_key), _dense(v), _dense(d_out)
+    batch, heads, n, _ = q_of_row.shape
     kv_heads, m, _ = v.shape[1:]
-    d_sums_of_row = sums_of_row.new_empty(sums_of_row.shape)
+    d_q_of_row = q_of_row.new_empty(q_of_row.shape)
     d_k_of_key = k_of_key.new_empty(k_of_key.shape)
     dv = v.new_empty(v.shape)
-    starts, lengths = _places(sums_of_row, k_of_key, q_start, q_starts, kv_lengths)
+    starts, lengths = _places(q_of_row, k_of_key, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _divided_launch(_divided_backward_columns_kernel, "backward_columns", grid, sums_of_row, k_of_key, v,
-            k_of_key, v, sums_of_row, d_out, d_k_of_key, dv,
+        _mean_launch(_mean_backward_columns_kernel, "backward_columns", grid, q_of_row, k_of_key, v,
+            k_of_key, v, q_of_row, d_out, d_k_of_key, dv,
             starts, lengths,
-            k_of_key.stride()[:3], v.stride()[:3], sums_of_row.stride()[:3], d_out.stride()[:3],
+            k_of_key.stride()[:3], v.stride()[:3], q_of_row.stride()[:3], d_out.stride()[:3],
             n, m, k_start,
         )  # fmt: skip
-    if d_sums_of_row.numel():
+    if d_q_of_row.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _divided_launch(_backward_rows_kernel, "backward_rows", grid, sums_of_row, k_of_key, v,
-            d_out, k_of_key, v, d_sums_of_row,
+        _mean_launch(_backward_rows_kernel, "backward_rows", grid, q_of_row, k_of_key, v,
+            d_out, k_of_key, v, d_q_of_row,
             starts, lengths,
             d_out.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
             n, m, k_start,
         )  # fmt: skip
-    return d_sums_of_row, d_k_of_key, dv
+    return d_q_of_row, d_k_of_key, dv
 
 
-def _divided_forward_slab(sums_of_row, k_of_key, v, numbers, slab, chunks, work, call):
-    """The vectors and row numbers of one slab; sums_of_row is [batch * kv heads, group * rows, d]."""
+def _mean_forward_slab(q_of_row, k_of_key, v, numbers, slab, chunks, work, call):
+    """The vectors and row numbers of one slab; q_of_row is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
-    out = sums_of_row.new_zeros((*sums_of_row.shape[:2], v.shape[-1]))
+    out = q_of_row.new_zeros((*q_of_row.shape[:2], v.shape[-1]))
     for chunk in chunks:
-        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], sums_of_row.dtype)
-        v_tile = _flat(v[:, :, chunk.keys], sums_of_row.dtype)
-        dot_sums_of_rowk_of_key = _product(sums_of_row, k_of_key_tile, work[0], shape)
-        _hide(dot_sums_of_rowk_of_key, chunk, 0.0, call)
-        out.baddbmm_(_pairs(dot_sums_of_rowk_of_key, sums_of_row), v_tile)
+        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], q_of_row.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q_of_row.dtype)
+        dot_q_of_rowk_of_key = _product(q_of_row, k_of_key_tile, work[0], shape)
+        _hide(dot_q_of_rowk_of_key, chunk, 0.0, call)
+        out.baddbmm_(_pairs(dot_q_of_rowk_of_key, q_of_row), v_tile)
     return (out,)
 
 
-def _divided_backward_slab(
-    sums_of_row, k_of_key, v, d_out, dv, d_k_of_key, numbers, slab, chunks, work, call
+def _mean_backward_slab(
+    q_of_row, k_of_key, v, d_out, dv, d_k_of_key, numbers, slab, chunks, work, call
 ):
     """Gradients of one slab: returns those of rows and adds the others to their totals."""
     shape = slab.shape
-    d_sums_of_row = sums_of_row.new_zeros((*sums_of_row.shape[:2], sums_of_row.shape[-1]))
+    d_q_of_row = q_of_row.new_zeros((*q_of_row.shape[:2], q_of_row.shape[-1]))
     for chunk in chunks:
-        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], sums_of_row.dtype)
-        v_tile = _flat(v[:, :, chunk.keys], sums_of_row.dtype)
-        dot_sums_of_rowk_of_key = _product(sums_of_row, k_of_key_tile, work[0], shape)
-        _hide(dot_sums_of_rowk_of_key, chunk, 0.0, call)
-        dv[:, chunk.keys].baddbmm_(_pairs(dot_sums_of_rowk_of_key, sums_of_row).mT, d_out)
+        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], q_of_row.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q_of_row.dtype)
+        dot_q_of_rowk_of_key = _product(q_of_row, k_of_key_tile, work[0], shape)
+        _hide(dot_q_of_rowk_of_key, chunk, 0.0, call)
+        dv[:, chunk.keys].baddbmm_(_pairs(dot_q_of_rowk_of_key, q_of_row).mT, d_out)
         d_share = _product(d_out, v_tile, work[1], shape)
         _hide(d_share, chunk, 0.0, call)
-        d_sums_of_row.baddbmm_(_pairs(d_share, sums_of_row), k_of_key_tile)
-        d_k_of_key[:, chunk.keys].baddbmm_(_pairs(d_share, sums_of_row).mT, sums_of_row)
-    return (d_sums_of_row,)
+        d_q_of_row.baddbmm_(_pairs(d_share, q_of_row), k_of_key_tile)
+        d_k_of_key[:, chunk.keys].baddbmm_(_pairs(d_share, q_of_row).mT, q_of_row)
+    return (d_q_of_row,)
 
 
-def _divided_forward(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths):
+def _mean_forward(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths):
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
-    wide = _wide(sums_of_row.dtype)
-    outs = [sums_of_row.new_empty(*sums_of_row.shape[:3], v.shape[-1])]
-    outs += [sums_of_row.new_empty(sums_of_row.shape[:3], dtype=wide) for _ in range(0)]
+    wide = _wide(q_of_row.dtype)
+    outs = [q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1])]
+    outs += [q_of_row.new_empty(q_of_row.shape[:3], dtype=wide) for _ in range(0)]
     numbers = ()
 
-    def run(sums_of_row, k_of_key, v, numbers, call, store):
+    def run(q_of_row, k_of_key, v, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(sums_of_row, v, q_start, k_start, q_starts, kv_lengths, call):
-            work = _workspace(slab, chunks, sums_of_row, 2, work)
-            results = _divided_forward_slab(
-                _fold(sums_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
+        for slab, chunks in _slabs(q_of_row, v, q_start, k_start, q_starts, kv_lengths, call):
+            work = _workspace(slab, chunks, q_of_row, 2, work)
+            results = _mean_forward_slab(
+                _fold(q_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
                 _entries_of(numbers, slab), slab, chunks, work, call,
             )  # fmt: skip
             store(slab, results)
 
-    with torch.autocast(sums_of_row.device.type, enabled=False):
-        call = _Call(sums_of_row.shape[2], v.shape[2], sums_of_row.shape[1], 0)
-        run(sums_of_row, k_of_key, v, numbers, call, functools.partial(_store, outs))
+    with torch.autocast(q_of_row.device.type, enabled=False):
+        call = _Call(q_of_row.shape[2], v.shape[2], q_of_row.shape[1], 0)
+        run(q_of_row, k_of_key, v, numbers, call, functools.partial(_store, outs))
     return tuple(outs)
 
 
-def _divided_backward(
-    sums_of_row, k_of_key, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
+def _mean_backward(
+    q_of_row, k_of_key, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
 ):
-    """The gradients of sums_of_row, k_of_key and v."""
-    wide = _wide(sums_of_row.dtype)
-    d_sums_of_row = sums_of_row.new_empty(sums_of_row.shape)
+    """The gradients of q_of_row, k_of_key and v."""
+    wide = _wide(q_of_row.dtype)
+    d_q_of_row = q_of_row.new_empty(q_of_row.shape)
     d_k_of_key = k_of_key.new_zeros(k_of_key.shape, dtype=wide)
     dv = v.new_zeros(v.shape, dtype=wide)
     numbers = ()
 
-    def run(sums_of_row, k_of_key, v, d_out, d_k_of_key, dv, numbers, call, store):
+    def run(q_of_row, k_of_key, v, d_out, d_k_of_key, dv, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(sums_of_row, v, q_start, k_start, q_starts, kv_lengths, call):
-            work = _workspace(slab, chunks, sums_of_row, 2, work)
+        for slab, chunks in _slabs(q_of_row, v, q_start, k_start, q_starts, kv_lengths, call):
+            work = _workspace(slab, chunks, q_of_row, 2, work)
             d_rows = _fold(d_out, slab, kv_heads)
-            results = _divided_backward_slab(
-                _fold(sums_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
+            results = _mean_backward_slab(
+                _fold(q_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
                 d_rows, dv[slab.entries].flatten(0, 1), d_k_of_key[slab.entries].flatten(0, 1),
                 _entries_of(numbers, slab), slab, chunks, work, call,
             )  # fmt: skip
             store(slab, results)
 
-    grads = (d_sums_of_row,)
-    with torch.autocast(sums_of_row.device.type, enabled=False):
-        call = _Call(sums_of_row.shape[2], v.shape[2], sums_of_row.shape[1], 0)
+    grads = (d_q_of_row,)
+    with torch.autocast(q_of_row.device.type, enabled=False):
+        call = _Call(q_of_row.shape[2], v.shape[2], q_of_row.shape[1], 0)
         run(
-            sums_of_row, k_of_key, v, d_out, d_k_of_key, dv, numbers, call,
+            q_of_row, k_of_key, v, d_out, d_k_of_key, dv, numbers, call,
             functools.partial(_store, grads),
         )  # fmt: skip
-    return d_sums_of_row, d_k_of_key.to(k_of_key.dtype), dv.to(v.dtype)
+    return d_q_of_row, d_k_of_key.to(k_of_key.dtype), dv.to(v.dtype)
 
 
-def _divided_weights_of(sums_of_row, k_of_key, i, j, hidden, numbers, call):
+def _mean_weights_of(q_of_row, k_of_key, i, j, hidden, numbers, call):
     """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
-    dot_sums_of_rowk_of_key = _scores(sums_of_row, k_of_key)
-    kept = dot_sums_of_rowk_of_key.masked_fill(hidden, 0.0)
+    dot_q_of_rowk_of_key = _scores(q_of_row, k_of_key)
+    kept = dot_q_of_rowk_of_key.masked_fill(hidden, 0.0)
     return kept, None, ()
 
 
-def _divided_batched(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths):
-    """What `_divided_forward` returns, in memory that grows as rows times keys of a block."""
-    batch, heads, n, _ = sums_of_row.shape
+def _mean_batched(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths):
+    """What `_mean_forward` returns, in memory that grows as rows times keys of a block."""
+    batch, heads, n, _ = q_of_row.shape
     kv_heads, m = v.shape[1:3]
-    dtype, wide, device = sums_of_row.dtype, _wide(sums_of_row.dtype), sums_of_row.device
+    dtype, wide, device = q_of_row.dtype, _wide(q_of_row.dtype), q_of_row.device
     numbers = _lifted(())
-    call = _call_of(sums_of_row, v)
+    call = _call_of(q_of_row, v)
     # Blocks enough for any n, so that n stays a free size when exported; lanes past n are dropped.
     blocks = n // _BLOCK + 2
     lane = torch.arange(_BLOCK, device=device)
@@ -1684,8 +1671,8 @@ def _divided_batched(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts
 
     i, j = i[:, None, :, :, None], j[:, None, :, None, :]
     hidden = ~(_related(i, j, call) & seen[:, None, :, None, :])
-    weight, norm, numbers_of_rows = _divided_weights_of(
-        blocked(sums_of_row), windows(k_of_key), i, j, hidden, numbers, call
+    weight, norm, numbers_of_rows = _mean_weights_of(
+        blocked(q_of_row), windows(k_of_key), i, j, hidden, numbers, call
     )
     out = _sum(weight, windows(v))
     if norm is not None:
@@ -1698,7 +1685,7 @@ def _divided_batched(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts
     return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
 
 
-def _divided_operands(q, k, v, sums, scale, q_start, k_start, q_starts, kv_lengths):
+def _mean_operands(q, k, v, sums, scale, q_start, k_start, q_starts, kv_lengths):
     """What the passes read: what each token and each distance determines alone."""
     batch = q.shape[0]
     heads = q.shape[1]
@@ -1711,7 +1698,7 @@ def _divided_operands(q, k, v, sums, scale, q_start, k_start, q_starts, kv_lengt
     hidden = _hidden(kv_lengths, m, device)
     q_wide = q.to(wide)
     sums_wide = sums.to(wide)
-    sums_of_row = _vectors(
+    q_of_row = _vectors(
         _where(
             sums_wide == 0,
             0.0,
@@ -1727,7 +1714,7 @@ def _divided_operands(q, k, v, sums, scale, q_start, k_start, q_starts, kv_lengt
     )
     k_wide = _seen(k.to(wide), hidden)
     k_of_key = _vectors(torch.exp(_minimum(k_wide, 40)), batch, kv_heads, m, dtype)
-    return sums_of_row, k_of_key, v
+    return q_of_row, k_of_key, v
 
 
 def _where(condition, a, b, q=None):
@@ -1742,49 +1729,47 @@ def _where(condition, a, b, q=None):
     return torch.where(condition, a, b)
 
 
-def _divided_run(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form):
-    run = _divided_launch_forward if form == "triton" else _divided_forward
-    return run(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths)
+def _mean_run(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form):
+    run = _mean_launch_forward if form == "triton" else _mean_forward
+    return run(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths)
 
 
-def _divided_run_backward(*args):
+def _mean_run_backward(*args):
     *args, form = args
-    run = _divided_launch_backward if form == "triton" else _divided_backward
+    run = _mean_launch_backward if form == "triton" else _mean_backward
     return run(*args)
 
 
-class _divided_Attention(torch.autograd.Function):
+class _mean_Attention(torch.autograd.Function):
     @staticmethod
-    def forward(sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form):
-        return _divided_run(
-            sums_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form
-        )
+    def forward(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form):
+        return _mean_run(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        sums_of_row, k_of_key, v, *ctx.numbers, q_starts, kv_lengths, ctx.form = inputs
+        q_of_row, k_of_key, v, *ctx.numbers, q_starts, kv_lengths, ctx.form = inputs
         # Backward reads no out; what arrives for it stands in its place.
-        ctx.save_for_backward(sums_of_row, k_of_key, v, *output[1:], q_starts, kv_lengths)
+        ctx.save_for_backward(q_of_row, k_of_key, v, *output[1:], q_starts, kv_lengths)
 
     @staticmethod
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors
-        grads = _divided_Gradient.apply(
+        grads = _mean_Gradient.apply(
             *saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form
         )
         return *grads, *(None,) * (len(ctx.numbers) + 3)
 
     @staticmethod
     def vmap(info, in_dims, *args):
-        return _fold_vmap(_divided_Attention, info, in_dims, args)
+        return _fold_vmap(_mean_Attention, info, in_dims, args)
 
 
-class _divided_Gradient(torch.autograd.Function):
-    """The backward pass; its own derivative comes from the plain operations of `_divided_batched`."""
+class _mean_Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_mean_batched`."""
 
     @staticmethod
     def forward(*args):
-        return _divided_run_backward(*args)
+        return _mean_run_backward(*args)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -1795,80 +1780,76 @@ class _divided_Gradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        sums_of_row, k_of_key, v, *gradients, q_starts, kv_lengths = ctx.saved_tensors
+        q_of_row, k_of_key, v, *gradients, q_starts, kv_lengths = ctx.saved_tensors
 
-        def differentiable(sums_of_row, k_of_key, v):
-            outs = _divided_batched(sums_of_row, k_of_key, v, *ctx.numbers, q_starts, kv_lengths)
+        def differentiable(q_of_row, k_of_key, v):
+            outs = _mean_batched(q_of_row, k_of_key, v, *ctx.numbers, q_starts, kv_lengths)
             return (outs[0],)
 
-        def gradient(sums_of_row, k_of_key, v, *gradients):
-            return torch.func.vjp(differentiable, sums_of_row, k_of_key, v)[1](gradients)
+        def gradient(q_of_row, k_of_key, v, *gradients):
+            return torch.func.vjp(differentiable, q_of_row, k_of_key, v)[1](gradients)
 
-        inputs = sums_of_row, k_of_key, v, *gradients
-        d_sums_of_row, d_k_of_key, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](grads)
-        return d_sums_of_row, d_k_of_key, dv, *(None,) * 1, *d_gradients, *(None,) * 6
+        inputs = q_of_row, k_of_key, v, *gradients
+        d_q_of_row, d_k_of_key, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](grads)
+        return d_q_of_row, d_k_of_key, dv, *(None,) * 1, *d_gradients, *(None,) * 6
 
     @staticmethod
     def vmap(info, in_dims, *args):
-        return _fold_vmap(_divided_Gradient, info, in_dims, args)
+        return _fold_vmap(_mean_Gradient, info, in_dims, args)
 
 
 # Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
-_divided_OPERATOR = "efficient_causal_divided_ac54792d"
+_mean_OPERATOR = "efficient_causal_mean_ac54792d"
 
 
-def _divided_register():
+def _mean_register():
     places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
     numbers = f"float scale, {places}, str form"
-    inputs = "Tensor sums_of_row, Tensor k_of_key, Tensor v"
-    _library.define(f"{_divided_OPERATOR}({inputs}, {numbers}) -> Tensor")
+    inputs = "Tensor q_of_row, Tensor k_of_key, Tensor v"
+    _library.define(f"{_mean_OPERATOR}({inputs}, {numbers}) -> Tensor")
     statistics = ""
     saved = f"Tensor out, {statistics}Tensor d_out"
     gradients = "(Tensor, Tensor, Tensor)"
-    _library.define(
-        f"{_divided_OPERATOR}_divided_backward({inputs}, {saved}, {numbers}) -> {gradients}"
-    )
+    _library.define(f"{_mean_OPERATOR}_mean_backward({inputs}, {saved}, {numbers}) -> {gradients}")
+    _library.impl(_mean_OPERATOR, lambda *args: _mean_run(*args)[0], "CompositeExplicitAutograd")
     _library.impl(
-        _divided_OPERATOR, lambda *args: _divided_run(*args)[0], "CompositeExplicitAutograd"
-    )
-    _library.impl(
-        f"{_divided_OPERATOR}_divided_backward", _divided_run_backward, "CompositeExplicitAutograd"
+        f"{_mean_OPERATOR}_mean_backward", _mean_run_backward, "CompositeExplicitAutograd"
     )
 
-    @torch.library.register_fake(f"attncc::{_divided_OPERATOR}", lib=_library)
-    def _(sums_of_row, k_of_key, v, *numbers):
-        out = sums_of_row.new_empty(*sums_of_row.shape[:3], v.shape[-1])
+    @torch.library.register_fake(f"attncc::{_mean_OPERATOR}", lib=_library)
+    def _(q_of_row, k_of_key, v, *numbers):
+        out = q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1])
         return out
 
-    @torch.library.register_fake(f"attncc::{_divided_OPERATOR}_divided_backward", lib=_library)
-    def _(sums_of_row, k_of_key, v, *rest):
+    @torch.library.register_fake(f"attncc::{_mean_OPERATOR}_mean_backward", lib=_library)
+    def _(q_of_row, k_of_key, v, *rest):
         return (
-            sums_of_row.new_empty(sums_of_row.shape),
+            q_of_row.new_empty(q_of_row.shape),
             k_of_key.new_empty(k_of_key.shape),
             v.new_empty(v.shape),
         )
 
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors
-        run = getattr(torch.ops.attncc, f"{_divided_OPERATOR}_divided_backward")
+        run = getattr(torch.ops.attncc, f"{_mean_OPERATOR}_mean_backward")
         grads = run(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
         return *grads, *(None,) * (len(ctx.numbers) + 3)
 
     def setup_context(ctx, inputs, output):
-        _divided_Attention.setup_context(ctx, inputs, (output,))
+        _mean_Attention.setup_context(ctx, inputs, (output,))
 
     torch.library.register_autograd(
-        f"attncc::{_divided_OPERATOR}", backward, setup_context=setup_context, lib=_library
+        f"attncc::{_mean_OPERATOR}", backward, setup_context=setup_context, lib=_library
     )
 
 
 if not hasattr(
-    torch.ops.attncc, _divided_OPERATOR
+    torch.ops.attncc, _mean_OPERATOR
 ):  # a copy of this file may have been loaded already
-    _divided_register()
+    _mean_register()
 
 
-def _divided_check(q, k, v, sums, kv_lengths, q_start, k_start):
+def _mean_check(q, k, v, sums, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v), ("sums", sums)):
         _expect(not x.is_nested, name, "nested", "a dense tensor")
@@ -1919,14 +1900,14 @@ def _divided_check(q, k, v, sums, kv_lengths, q_start, k_start):
     _expect_number("k_start", k_start, 0)
 
 
-def _divided_prepared(q, k, v, sums, scale, kv_lengths, q_start, k_start):
+def _mean_prepared(q, k, v, sums, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
     for name, x in (("q", q), ("k", k), ("v", v), ("sums", sums)):
         _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v, sums = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v, sums))
-    _divided_check(q, k, v, sums, kv_lengths, q_start, k_start)
+    _mean_check(q, k, v, sums, kv_lengths, q_start, k_start)
     if scale is None:
         scale = q.shape[-1] ** -0.5
     if not isinstance(scale, (int, float)) or not abs(scale) < float("inf"):
@@ -1942,7 +1923,7 @@ def _divided_prepared(q, k, v, sums, scale, kv_lengths, q_start, k_start):
     return q, k, v, sums, scale, q_start, k_start, q_starts, kv_lengths
 
 
-def _divided(
+def _mean(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -1977,35 +1958,35 @@ def _divided(
         ValueError: an argument whose shape, dtype or device does not fit, with its name.
     """
     _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
-    prepared = _divided_prepared(q, k, v, sums, scale, kv_lengths, q_start, k_start)
-    prepared = *_divided_operands(*prepared), *prepared[4:]
+    prepared = _mean_prepared(q, k, v, sums, scale, kv_lengths, q_start, k_start)
+    prepared = *_mean_operands(*prepared), *prepared[4:]
     form = _form(form, prepared[0])
     if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
-        outs = _divided_Attention.apply(*prepared, form)
+        outs = _mean_Attention.apply(*prepared, form)
     else:
-        outs = getattr(torch.ops.attncc, _divided_OPERATOR)(*prepared, form)
+        outs = getattr(torch.ops.attncc, _mean_OPERATOR)(*prepared, form)
         outs = (outs,)
     return outs[0]
 
 
-def _divided_weights(
+def _mean_weights(
     q, k, sums, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0
 ):
     """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
     _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
-    prepared = _divided_prepared(q, k, k, sums, scale, kv_lengths, q_start, k_start)
-    prepared = *_divided_operands(*prepared), *prepared[4:]
-    sums_of_row, k_of_key, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
-    heads, kv_heads, m = sums_of_row.shape[1], k_of_key.shape[1], k_of_key.shape[2]
-    wide, device = _wide(sums_of_row.dtype), sums_of_row.device
-    row = torch.arange(sums_of_row.shape[2], device=device)[rows]
+    prepared = _mean_prepared(q, k, k, sums, scale, kv_lengths, q_start, k_start)
+    prepared = *_mean_operands(*prepared), *prepared[4:]
+    q_of_row, k_of_key, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
+    heads, kv_heads, m = q_of_row.shape[1], k_of_key.shape[1], k_of_key.shape[2]
+    wide, device = _wide(q_of_row.dtype), q_of_row.device
+    row = torch.arange(q_of_row.shape[2], device=device)[rows]
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
     i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
     seen = place[None, None, None, None] < length
-    call = _call_of(sums_of_row, k_of_key)
+    call = _call_of(q_of_row, k_of_key)
     hidden = ~(_related(i, j, call) & seen)
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
 
@@ -2016,8 +1997,8 @@ def _divided_weights(
         return x.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
 
     numbers = _lifted(())
-    weight, norm, _ = _divided_weights_of(
-        own(sums_of_row), windows(k_of_key), i, j, hidden, numbers, call
+    weight, norm, _ = _mean_weights_of(
+        own(q_of_row), windows(k_of_key), i, j, hidden, numbers, call
     )
     weight = weight if norm is None else weight * _reciprocal(norm)
     return weight[:, :, 0]
@@ -2026,11 +2007,11 @@ def _divided_weights(
 # --- the branches together ------------------------------------------------------------------------
 
 
-def _combined(divided, q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
-    """divided"""
+def _combined(mean, q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
+    """mean"""
     dtype = q.dtype
     wide = _wide(dtype)
-    return (divided.to(wide)).to(dtype)
+    return (mean.to(wide)).to(dtype)
 
 
 def attention(
@@ -2048,7 +2029,7 @@ def attention(
     """Efficient attention as a decoder: each channel of the keys is divided by its own sum so far
     (after arXiv 1812.01243).
 
-    The branches sums, divided are combined to divided.
+    The branches sums, mean are combined to mean.
 
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
@@ -2075,7 +2056,7 @@ def attention(
         "form": form,
     }
     sums = _sums(q, k, scale=scale, **options)
-    divided = _divided(q, k, v, sums, scale=scale, **options)
+    mean = _mean(q, k, v, sums, scale=scale, **options)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     q_starts = None
     if q_start is None:
@@ -2084,7 +2065,7 @@ def attention(
         q_start, q_starts = 0, q_start
     if isinstance(kv_lengths, int):
         kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
-    out = _combined(divided, q, k, v, scale, q_start, k_start, q_starts, kv_lengths)
+    out = _combined(mean, q, k, v, scale, q_start, k_start, q_starts, kv_lengths)
     return out
 
 
@@ -2092,7 +2073,7 @@ def weights(branch: str, *data: Tensor, **options):
     """Weights of some rows of a branch: its data in order, `rows=…`, options of `attention`."""
     branches = {
         "sums": _sums_weights,
-        "divided": _divided_weights,
+        "mean": _mean_weights,
     }
     _expect(branch in branches, "branch", repr(branch), " or ".join(branches))
     return branches[branch](*data, **options)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from attncc.spec.channels import CHANNELS, by_channel
 from attncc.spec.core_fields import needed
 from attncc.spec.data import Data, K, Q, Role, Size, V
-from attncc.spec.expr import Binary, BinaryOp, Compare, CompareOp, Const, Dot, Expr, Output, Select, Vector
+from attncc.spec.expr import Binary, BinaryOp, Compare, CompareOp, Const, Dot, Expr, Let, Output, Select, Vector, walk
 from attncc.spec.model import Spec
 from attncc.spec.widths import features_of
 
@@ -25,7 +25,7 @@ def divided_by_channel(spec: Spec) -> Spec:
         return spec
     taken = {each.name for each in spec.data} | {name for name, _ in spec.branches}
     found: dict[str, Spec] = {}
-    for name, core in spec.branches or ((_free("divided", taken), spec),):
+    for name, core in spec.branches or ((_free("mean", taken), spec),):
         if core.normalizer == CHANNELS:
             sums = _free(f"sums_of_{name}" if spec.branches else "sums", taken)
             taken.add(sums)
@@ -45,7 +45,8 @@ def _apart(core: Spec, name: str) -> tuple[Spec, Spec]:
     given = Data(name=name, role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.QUERIES, width.axis))
     none = replace(core, normalizer=Const(1, span=core.normalizer.span), branches=(), combine=None)
     sums = replace(none, weight=parts.factor, value=parts.column)
-    divided = Dot(_over(parts.row, Vector(name)), parts.column, span=core.weight.span)
+    row = Let(_name(parts.row), _over(parts.row, Vector(name)))
+    divided = Dot(row, parts.column, span=core.weight.span)
     weight = divided if parts.factor == Const(1) else Binary(BinaryOp.MULTIPLY, parts.factor, divided)
     rest = replace(none, weight=weight)
     every = tuple(each for each in core.data if each not in (Q, K, V))
@@ -56,6 +57,12 @@ def _over(row: Expr, sums: Expr) -> Expr:
     """row / sums, and 0 for channels without a sum."""
     empty = Compare(CompareOp.EQUAL, sums, Const(0))
     return Select(empty, Const(0), Binary(BinaryOp.DIVIDE, row, Select(empty, Const(1), sums)))
+
+
+def _name(row: Expr) -> str:
+    """What the query's vector is called, divided or not."""
+    named = next((each.name for each in walk(row) if isinstance(each, Let | Vector)), None)
+    return named or "a"
 
 
 def _free(name: str, taken: Collection[str]) -> str:

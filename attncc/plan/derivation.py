@@ -13,7 +13,7 @@ from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import Domain, HeadClass
 from attncc.plan.written import tree_expr
 from attncc.rewrite.engine import Refusal, Step
-from attncc.spec.expr import Expr, Name
+from attncc.spec.expr import Const, Expr, Let, Name, Vector, walk
 from attncc.spec.model import Spec
 from attncc.spec.text import text
 
@@ -34,7 +34,13 @@ ONE_SWEEP_WITHOUT_PEAK = "sums over the same keys are taken in one pass."
 def divided_step(divided: Spec, name: str, sums: Spec) -> Step:
     """How an attention came to read the sums of another."""
     before = ("normalize = channels",)
-    after = (f"{name} = sum over j of ({text(sums.weight)}) * {text(sums.value)}", f"weight = {text(divided.weight)}")
+    weight = "" if sums.weight == Const(1) else f"({text(sums.weight)}) * "
+    lets = (each for each in walk(divided.weight) if isinstance(each, Let) and Vector(name) in walk(each.value))
+    row = next(each.name for each in lets)
+    after = (
+        f"{name} = sum over j of {weight}{text(sums.value)}",
+        f"weight = {text(divided.weight)}, in which {row} is divided by {name}",
+    )
     return Step("divide-by-channel", STATEMENT, before, after)
 
 
