@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
+from attncc.check.calls import has_pieces, in_pieces
 from attncc.check.compare import compare
 from attncc.check.sizes import Case
 from tests.language_cases import CASES, text_of
@@ -33,8 +36,12 @@ def test_results_and_gradients(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", UNSEEN, ids=lambda path: path.stem)
 def test_unseen_specs(path: Path, tmp_path: Path) -> None:
     built = build(path.read_text(encoding="utf-8"), tmp_path)
-    for dtype in (torch.float64, torch.bfloat16):
-        verdict = compare(built.module, built.spec, replace(CALL, dtype=dtype), "torch")
+    for dtype, pieces in product((torch.float64, torch.bfloat16), (False, True)):
+        if pieces and not has_pieces(built.module):
+            continue
+        case = replace(CALL, n=33, m=41, kv_lengths=(41, 30)) if pieces else CALL
+        with in_pieces(built.module) if pieces else nullcontext():
+            verdict = compare(built.module, built.spec, replace(case, dtype=dtype), "torch")
         assert verdict.ok, verdict.text
 
 

@@ -13,7 +13,7 @@ from attncc.check.compare import compare
 from attncc.check.fit import fits, head_counts
 from attncc.check.sizes import Case
 from tests.emit.test_pieces_against_oracle import MEANINGS, MERGED, OWN_ROWS, PATTERNS, STRIDED
-from tests.modules import build
+from tests.modules import ROOT, build
 from tests.plan.forced import always
 from tests.random_specs import draws
 from tests.test_random_pieces import drawn
@@ -80,6 +80,14 @@ def test_learned_bias_by_distance(pattern: str, tmp_path: Path) -> None:
 
 def test_merged_branches_each_in_pieces(tmp_path: Path) -> None:
     built = build(MERGED, tmp_path)
+    with in_pieces(built.module):
+        verdict = compare(built.module, built.spec, CASES[1], "triton")
+    assert verdict.ok, verdict.text
+
+
+@pytest.mark.parametrize("name", ("summaries", "near_less_far", "pencil"))
+def test_unseen_specs(name: str, tmp_path: Path) -> None:
+    built = build((ROOT / f"tests/unseen/{name}.attn").read_text(encoding="utf-8"), tmp_path)
     with in_pieces(built.module):
         verdict = compare(built.module, built.spec, CASES[1], "triton")
     assert verdict.ok, verdict.text
