@@ -13,6 +13,7 @@
 # Plan: a tile of rows first … last visits keys up to last; without a mask: keys up to first.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
+import bisect
 import functools
 from typing import NamedTuple
 
@@ -33,6 +34,10 @@ except ImportError:  # the kernels need triton; everything else works without
 #   to: the rest adds 0.
 # - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
 #   is needed.
+# - separate: a weight that is a sum of products of a number of the query and one of the key is a
+#   product of vectors.
+# - reassociate: sum_j (f_i . g_j) v_j = f_i . (sum_j g_j v_j): keys that all rows of a tile see
+#   are summed once for them.
 
 # --- what the spec says ---------------------------------------------------------------------------
 # Positions are absolute: row r of batch entry b stands at q_start[b] + r, key c at k_start + c.
@@ -61,9 +66,9 @@ def _related(i, j, call):
 
 def _numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
-    d_G_rest_of_key_factor = (0 - 1) * scale
-    d_dot_factor = scale
-    return scale, d_G_rest_of_key_factor, d_dot_factor
+    d_G_rest_of_key_pair_constant = 0 - 1
+    factor_1 = scale
+    return scale, d_G_rest_of_key_pair_constant, factor_1
 
 
 # --- Triton kernels -------------------------------------------------------------------------------
@@ -231,9 +236,9 @@ if triton is not None:
 
     @triton.jit
     def _backward_columns_tile(
-        d_G_rest_of_key_total, dk_total, dv, k, v, G_whole_of_key, G_rest_of_key,
+        dv, dk, d_G_rest_of_key, k, v, G_whole_of_key, G_rest_of_key,
         q_ptr, G_whole_of_row_ptr, G_rest_of_row_ptr, d_out_ptr, q_stride, d_out_stride,
-        j, row, q_start, n, scale,
+        j, row, q_start, n, scale, d_G_rest_of_key_pair_constant,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
     ):  # fmt: skip
@@ -248,24 +253,6 @@ if triton is not None:
         d_share = _dot(v, tl.trans(d_out), None, PRECISION)
         G_whole_of_row = _load_numbers(G_whole_of_row_ptr, visible, 0.0, BLOCK_M, MASKED)
         G_rest_of_row = _load_numbers(G_rest_of_row_ptr, visible, 0.0, BLOCK_M, MASKED)
-        d_G_rest_of_key_pair = (
-            d_share
-            * tl.exp(
-                G_whole_of_row[None, :]
-                - G_whole_of_key[:, None]
-                + (G_rest_of_row[None, :] - G_rest_of_key[:, None])
-            )
-            * dot_qk
-        )
-        if MASKED:
-            d_G_rest_of_key_pair = tl.where(related, d_G_rest_of_key_pair, 0.0)
-        d_dot_qk = d_share * tl.exp(
-            G_whole_of_row[None, :]
-            - G_whole_of_key[:, None]
-            + (G_rest_of_row[None, :] - G_rest_of_key[:, None])
-        )
-        if MASKED:
-            d_dot_qk = tl.where(related, d_dot_qk, 0.0)
         weight = (
             tl.exp(
                 G_whole_of_row[None, :]
@@ -277,10 +264,32 @@ if triton is not None:
         )
         if MASKED:
             weight = tl.where(related, weight, 0.0)
-        d_G_rest_of_key_total = d_G_rest_of_key_total + tl.sum(d_G_rest_of_key_pair, 1)
-        dk_total = _dot(d_dot_qk.to(q.dtype), q, dk_total, PRECISION)
+        d_dot_qk = d_share * (
+            tl.exp(
+                G_whole_of_row[None, :]
+                - G_whole_of_key[:, None]
+                + (G_rest_of_row[None, :] - G_rest_of_key[:, None])
+            )
+            * scale
+        )
+        if MASKED:
+            d_dot_qk = tl.where(related, d_dot_qk, 0.0)
+        d_G_rest_of_key_pair = d_share * (
+            tl.exp(
+                G_whole_of_row[None, :]
+                - G_whole_of_key[:, None]
+                + (G_rest_of_row[None, :] - G_rest_of_key[:, None])
+            )
+            * d_G_rest_of_key_pair_constant
+            * scale
+            * dot_qk
+        )
+        if MASKED:
+            d_G_rest_of_key_pair = tl.where(related, d_G_rest_of_key_pair, 0.0)
         dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
-        return d_G_rest_of_key_total, dk_total, dv
+        dk = _dot(d_dot_qk.to(q.dtype), q, dk, PRECISION)
+        d_G_rest_of_key = d_G_rest_of_key + tl.sum(d_G_rest_of_key_pair, 1)
+        return dv, dk, d_G_rest_of_key
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _backward_columns_kernel(
@@ -288,7 +297,7 @@ if triton is not None:
         G_rest_of_row_ptr, d_out_ptr, dk_ptr, dv_ptr, d_G_rest_of_key_ptr,
         q_start_ptr, kv_lengths_ptr,
         k_strides, v_strides, q_strides, d_out_strides,
-        n, m, k_start, d_G_rest_of_key_factor, d_dot_factor, scale,
+        n, m, k_start, scale, d_G_rest_of_key_pair_constant,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
@@ -332,9 +341,9 @@ if triton is not None:
         f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
         f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
 
-        d_G_rest_of_key_total = tl.zeros([BLOCK_N], tl.float32)
-        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
         dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        d_G_rest_of_key = tl.zeros([BLOCK_N], tl.float32)
         for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
             q_head_ptr = (
                 q_ptr
@@ -350,25 +359,23 @@ if triton is not None:
             for step in range(0, f0 - t0 + t1 - f1):
                 tile = t0 + step
                 tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-                d_G_rest_of_key_total, dk_total, dv = _backward_columns_tile(
-                    d_G_rest_of_key_total, dk_total, dv, k, v, G_whole_of_key, G_rest_of_key,
+                dv, dk, d_G_rest_of_key = _backward_columns_tile(
+                    dv, dk, d_G_rest_of_key, k, v, G_whole_of_key, G_rest_of_key,
                     q_head_ptr + tile * q_step, G_whole_of_row_ptr + statistics + tile * BLOCK_M,
                     G_rest_of_row_ptr + statistics + tile * BLOCK_M,
                     d_out_head_ptr + tile * d_out_step, q_strides[2], d_out_strides[2],
-                    j, tile * BLOCK_M, q_start, n, scale,
+                    j, tile * BLOCK_M, q_start, n, scale, d_G_rest_of_key_pair_constant,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
                 )  # fmt: skip
             for tile in range(f0, f1):
-                d_G_rest_of_key_total, dk_total, dv = _backward_columns_tile(
-                    d_G_rest_of_key_total, dk_total, dv, k, v, G_whole_of_key, G_rest_of_key,
+                dv, dk, d_G_rest_of_key = _backward_columns_tile(
+                    dv, dk, d_G_rest_of_key, k, v, G_whole_of_key, G_rest_of_key,
                     q_head_ptr + tile * q_step, G_whole_of_row_ptr + statistics + tile * BLOCK_M,
                     G_rest_of_row_ptr + statistics + tile * BLOCK_M,
                     d_out_head_ptr + tile * d_out_step, q_strides[2], d_out_strides[2],
-                    j, tile * BLOCK_M, q_start, n, scale,
+                    j, tile * BLOCK_M, q_start, n, scale, d_G_rest_of_key_pair_constant,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
                 )  # fmt: skip
-        d_G_rest_of_key = d_G_rest_of_key_total * d_G_rest_of_key_factor
-        dk = dk_total * d_dot_factor
         _store_tile(
             dk_ptr + first_vector * D,
             column_lanes < m,
@@ -393,7 +400,7 @@ if triton is not None:
 
     @triton.jit
     def _backward_rows_tile(
-        dq_total, d_G_rest_of_row, q, G_whole_of_row, G_rest_of_row, d_out,
+        d_G_rest_of_row, dq, q, G_whole_of_row, G_rest_of_row, d_out,
         k_ptr, v_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, k_stride, v_stride,
         i, column, k_start, low, high, scale,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -410,13 +417,6 @@ if triton is not None:
         d_share = _dot(d_out, tl.trans(v), None, PRECISION)
         G_whole_of_key = _load_numbers(G_whole_of_key_ptr, visible, 0.0, BLOCK_N, MASKED)
         G_rest_of_key = _load_numbers(G_rest_of_key_ptr, visible, 0.0, BLOCK_N, MASKED)
-        d_dot_qk = d_share * tl.exp(
-            G_whole_of_row[:, None]
-            - G_whole_of_key[None, :]
-            + (G_rest_of_row[:, None] - G_rest_of_key[None, :])
-        )
-        if MASKED:
-            d_dot_qk = tl.where(related, d_dot_qk, 0.0)
         weight = (
             tl.exp(
                 G_whole_of_row[:, None]
@@ -429,9 +429,19 @@ if triton is not None:
         d_G_rest_of_row_pair = d_share * weight
         if MASKED:
             d_G_rest_of_row_pair = tl.where(related, d_G_rest_of_row_pair, 0.0)
-        dq_total = _dot(d_dot_qk.to(k.dtype), k, dq_total, PRECISION)
+        d_dot_qk = d_share * (
+            tl.exp(
+                G_whole_of_row[:, None]
+                - G_whole_of_key[None, :]
+                + (G_rest_of_row[:, None] - G_rest_of_key[None, :])
+            )
+            * scale
+        )
+        if MASKED:
+            d_dot_qk = tl.where(related, d_dot_qk, 0.0)
         d_G_rest_of_row = d_G_rest_of_row + tl.sum(d_G_rest_of_row_pair, 1)
-        return dq_total, d_G_rest_of_row
+        dq = _dot(d_dot_qk.to(k.dtype), k, dq, PRECISION)
+        return d_G_rest_of_row, dq
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _backward_rows_kernel(
@@ -439,7 +449,7 @@ if triton is not None:
         G_rest_of_key_ptr, dq_ptr, d_G_rest_of_row_ptr,
         q_start_ptr, kv_lengths_ptr,
         q_strides, d_out_strides, k_strides, v_strides,
-        n, m, k_start, d_dot_factor, scale,
+        n, m, k_start, scale,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
@@ -493,13 +503,13 @@ if triton is not None:
         f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
         f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
 
-        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         d_G_rest_of_row = tl.zeros([BLOCK_M], tl.float32)
+        dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         for step in range(0, f0 - t0 + t1 - f1):
             tile = t0 + step
             tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-            dq_total, d_G_rest_of_row = _backward_rows_tile(
-                dq_total, d_G_rest_of_row, q, G_whole_of_row, G_rest_of_row, d_out,
+            d_G_rest_of_row, dq = _backward_rows_tile(
+                d_G_rest_of_row, dq, q, G_whole_of_row, G_rest_of_row, d_out,
                 k_ptr + tile * k_step, v_ptr + tile * v_step,
                 G_whole_of_key_ptr + key_numbers + tile * BLOCK_N,
                 G_rest_of_key_ptr + key_numbers + tile * BLOCK_N, k_strides[2], v_strides[2],
@@ -507,8 +517,8 @@ if triton is not None:
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
             )  # fmt: skip
         for tile in range(f0, f1):
-            dq_total, d_G_rest_of_row = _backward_rows_tile(
-                dq_total, d_G_rest_of_row, q, G_whole_of_row, G_rest_of_row, d_out,
+            d_G_rest_of_row, dq = _backward_rows_tile(
+                d_G_rest_of_row, dq, q, G_whole_of_row, G_rest_of_row, d_out,
                 k_ptr + tile * k_step, v_ptr + tile * v_step,
                 G_whole_of_key_ptr + key_numbers + tile * BLOCK_N,
                 G_rest_of_key_ptr + key_numbers + tile * BLOCK_N, k_strides[2], v_strides[2],
@@ -516,7 +526,6 @@ if triton is not None:
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
             )  # fmt: skip
 
-        dq = dq_total * d_dot_factor
         _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
         tl.store(
             d_G_rest_of_row_ptr + first_vector + tl.arange(0, BLOCK_M),
@@ -629,9 +638,8 @@ def _places(q, k, q_start, q_starts, kv_lengths):
 
 def _kernel_numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
-    d_G_rest_of_key_factor = (0 - 1) * scale
-    d_dot_factor = scale
-    return scale, d_G_rest_of_key_factor, d_dot_factor
+    d_G_rest_of_key_pair_constant = 0 - 1
+    return scale, d_G_rest_of_key_pair_constant
 
 
 def _launch_forward(
@@ -657,7 +665,7 @@ def _launch_forward(
     batch, heads, n, _ = q.shape
     m = k.shape[2]
     out = q.new_empty(batch, heads, n, v.shape[-1])
-    scale, d_G_rest_of_key_factor, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
+    scale, d_G_rest_of_key_pair_constant = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
@@ -701,7 +709,7 @@ def _launch_backward(
     d_G_rest_of_row = G_rest_of_row.new_empty(G_rest_of_row.shape)
     d_G_whole_of_key = G_whole_of_key.new_zeros(G_whole_of_key.shape)
     d_G_rest_of_key = G_rest_of_key.new_empty(G_rest_of_key.shape)
-    scale, d_G_rest_of_key_factor, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
+    scale, d_G_rest_of_key_pair_constant = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
@@ -710,7 +718,7 @@ def _launch_backward(
             d_G_rest_of_key,
             starts, lengths,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
-            n, m, k_start, d_G_rest_of_key_factor, d_dot_factor, scale,
+            n, m, k_start, scale, d_G_rest_of_key_pair_constant,
         )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
@@ -719,7 +727,7 @@ def _launch_backward(
             d_G_rest_of_row,
             starts, lengths,
             q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
-            n, m, k_start, d_dot_factor, scale,
+            n, m, k_start, scale,
         )  # fmt: skip
     return dq, dk, dv, d_G_whole_of_row, d_G_rest_of_row, d_G_whole_of_key, d_G_rest_of_key
 
@@ -742,11 +750,14 @@ def _forward_slab(
     chunks,
     work,
     call,
+    state,
 ):
     """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
     scale, _, _ = numbers
     out = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    if state is not None:
+        (out,) = state
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
@@ -774,9 +785,9 @@ def _backward_slab(
     G_whole_of_key,
     G_rest_of_key,
     d_out,
-    d_G_rest_of_key_total,
-    dk_total,
     dv,
+    dk,
+    d_G_rest_of_key,
     numbers,
     slab,
     chunks,
@@ -785,9 +796,9 @@ def _backward_slab(
 ):
     """Gradients of one slab: returns those of rows and adds the others to their totals."""
     shape = slab.shape
-    scale, d_G_rest_of_key_factor, d_dot_factor = numbers
-    dq_total = q.new_zeros((*q.shape[:2], q.shape[-1]))
+    scale, d_G_rest_of_key_pair_constant, _ = numbers
     d_G_rest_of_row = q.new_zeros((*shape[:3], 1))
+    dq = q.new_zeros((*q.shape[:2], q.shape[-1]))
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
@@ -795,26 +806,6 @@ def _backward_slab(
         G_rest_of_key_tile = _by_key(G_rest_of_key, chunk, shape)
         dot_qk = _product(q, k_tile, work[0], shape)
         d_share = _product(d_out, v_tile, work[1], shape)
-        d_G_rest_of_key_pair = (
-            (G_whole_of_row - G_whole_of_key_tile)
-            .add_((G_rest_of_row - G_rest_of_key_tile))
-            .exp_()
-            .mul_(d_share)
-            .mul_(dot_qk)
-        )
-        _hide(d_G_rest_of_key_pair, chunk, 0.0, call)
-        d_G_rest_of_key_total[:, :, chunk.keys].add_(
-            _of_keys(d_G_rest_of_key_pair, d_G_rest_of_key_total)
-        )
-        d_dot_qk = (
-            (G_whole_of_row - G_whole_of_key_tile)
-            .add_((G_rest_of_row - G_rest_of_key_tile))
-            .exp_()
-            .mul_(d_share)
-        )
-        _hide(d_dot_qk, chunk, 0.0, call)
-        dq_total.baddbmm_(_pairs(d_dot_qk, q), k_tile)
-        dk_total[:, chunk.keys].baddbmm_(_pairs(d_dot_qk, q).mT, q)
         weight = (
             (G_whole_of_row - G_whole_of_key_tile)
             .add_((G_rest_of_row - G_rest_of_key_tile))
@@ -824,10 +815,29 @@ def _backward_slab(
         )
         kept = _hide(weight.clone(), chunk, 0.0, call)
         dv[:, chunk.keys].baddbmm_(_pairs(kept, q).mT, d_out)
-        d_G_rest_of_row_pair = d_share.mul_(weight)
+        d_G_rest_of_row_pair = weight.mul_(d_share)
         _hide(d_G_rest_of_row_pair, chunk, 0.0, call)
         d_G_rest_of_row.add_(d_G_rest_of_row_pair.sum(-1, keepdim=True))
-    dq = dq_total * d_dot_factor
+        d_dot_qk = (
+            (G_whole_of_row - G_whole_of_key_tile)
+            .add_((G_rest_of_row - G_rest_of_key_tile))
+            .exp_()
+            .mul_(scale)
+            .mul_(d_share)
+        )
+        _hide(d_dot_qk, chunk, 0.0, call)
+        dq.baddbmm_(_pairs(d_dot_qk, q), k_tile)
+        dk[:, chunk.keys].baddbmm_(_pairs(d_dot_qk, q).mT, q)
+        d_G_rest_of_key_pair = d_share.mul_(
+            (G_whole_of_row - G_whole_of_key_tile)
+            .add_((G_rest_of_row - G_rest_of_key_tile))
+            .exp_()
+            .mul_(d_G_rest_of_key_pair_constant)
+            .mul_(scale)
+            .mul_(dot_qk)
+        )
+        _hide(d_G_rest_of_key_pair, chunk, 0.0, call)
+        d_G_rest_of_key[:, :, chunk.keys].add_(_of_keys(d_G_rest_of_key_pair, d_G_rest_of_key))
     return dq, d_G_rest_of_row
 
 
@@ -846,6 +856,8 @@ class _Slab(NamedTuple):
     first: int
     last: int
     shape: tuple  # batch entries, heads, rows
+    blocks: object = None  # of its batch entries' keys
+    runs: tuple = ()  # of blocks that all its rows see
 
 
 class _Chunk(NamedTuple):
@@ -1003,6 +1015,7 @@ def _forward(
     k_start,
     q_starts,
     kv_lengths,
+    by_states,
 ):
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q.dtype)
@@ -1014,13 +1027,24 @@ def _forward(
         q, k, v, G_whole_of_row, G_rest_of_row, G_whole_of_key, G_rest_of_key, numbers, call, store
     ):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+        heads = v.shape[1]
+        sums = _running_sums(k, G_whole_of_key, G_rest_of_key, v, numbers, heads)
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
+            state = None
+            if slab.runs:
+                state = _begun(
+                    sums.of(slab), _rows_in(q, slab), _rows_of(G_whole_of_row, slab),
+                    _rows_of(G_rest_of_row, slab), _entries_of(numbers, slab), heads, kv_heads,
+                    slab,
+                )  # fmt: skip
             work = _workspace(slab, chunks, q, 2, work)
             results = _forward_slab(
                 _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
                 _rows_of(G_whole_of_row, slab), _rows_of(G_rest_of_row, slab),
                 G_whole_of_key[slab.entries], G_rest_of_key[slab.entries],
-                _entries_of(numbers, slab), slab, chunks, work, call,
+                _entries_of(numbers, slab), slab, chunks, work, call, state,
             )  # fmt: skip
             store(slab, results)
 
@@ -1056,6 +1080,7 @@ def _backward(
     k_start,
     q_starts,
     kv_lengths,
+    by_states,
 ):
     """The gradients of q, k, v, G_whole_of_row, G_rest_of_row, G_whole_of_key and G_rest_of_key."""
     wide = _wide(q.dtype)
@@ -1085,18 +1110,38 @@ def _backward(
         store,
     ):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+        heads = v.shape[1]
+        sums, collapsed = _running_sums(k, G_whole_of_key, G_rest_of_key, v, numbers, heads), []
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
             work = _workspace(slab, chunks, q, 2, work)
             d_rows = _fold(d_out, slab, kv_heads)
             results = _backward_slab(
                 _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
                 _rows_of(G_whole_of_row, slab), _rows_of(G_rest_of_row, slab),
                 G_whole_of_key[slab.entries], G_rest_of_key[slab.entries], d_rows,
-                d_G_rest_of_key[slab.entries], dk[slab.entries].flatten(0, 1),
-                dv[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab, chunks, work,
+                dv[slab.entries].flatten(0, 1), dk[slab.entries].flatten(0, 1),
+                d_G_rest_of_key[slab.entries], _entries_of(numbers, slab), slab, chunks, work,
                 call,
             )  # fmt: skip
+            if slab.runs:
+                collapsed.append(slab)
+                given = _row_gradients(
+                    sums.of(slab), _rows_in(q, slab), _rows_of(G_whole_of_row, slab),
+                    _rows_of(G_rest_of_row, slab), _rows_in(d_out, slab),
+                    _entries_of(numbers, slab), heads, slab,
+                )  # fmt: skip
+                if given is not None:
+                    results = (
+                        results[0] + given[0].reshape(results[0].shape),
+                        results[1] + given[1].reshape(results[1].shape),
+                    )
             store(slab, results)
+        _add_key_gradients(
+            collapsed, q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key,
+            v, d_out, numbers, heads, dk, d_G_rest_of_key, dv,
+        )  # fmt: skip
 
     grads = (dq, d_G_rest_of_row)
     with torch.autocast(q.device.type, enabled=False):
@@ -1105,8 +1150,6 @@ def _backward(
             q, k, v, G_whole_of_row, G_rest_of_row, G_whole_of_key, G_rest_of_key, d_out,
             dk, dv, d_G_rest_of_key, numbers, call, functools.partial(_store, grads),
         )  # fmt: skip
-        dk.mul_(numbers[2])
-        d_G_rest_of_key.mul_(numbers[1])
     return (
         dq,
         dk.to(k.dtype),
@@ -1116,6 +1159,524 @@ def _backward(
         d_G_whole_of_key,
         d_G_rest_of_key,
     )
+
+
+# --- sums over keys that all rows of a slab see ---------------------------------------------------
+# There a weight is a sum of products of features of the query and features of the key, so that the
+# key's part is summed before any query reads it. Features are [batch * heads, tokens, width].
+
+_ROWS = 64  # rows of a slab, and keys of a block
+
+
+class _Near(NamedTuple):
+    """The key that features are relative to: exponents grow with the distance, these do not."""
+
+    at: int  # its position
+    keys: tuple  # its exponents
+
+
+class _Sums(NamedTuple):
+    """Sums of features, and the key that these are relative to."""
+
+    states: tuple
+    near: _Near
+
+
+class _Blocks:
+    """The keys of some batch entries in blocks, of which some begin with a slab of rows."""
+
+    def __init__(self, entries, origin, length, low):
+        self.entries, self.origin, self.length, self.low = entries, origin, length, low
+        self.ahead = False  # whether runs lie after the rows that see them
+
+    @property
+    def count(self):
+        return -(-(self.length - self.origin) // _ROWS) if self.length > 0 else 0
+
+    def keys(self, block):
+        """The places of a block's keys."""
+        start = self.origin + block * _ROWS
+        return slice(max(0, start), min(self.length, start + _ROWS))
+
+    def run(self, low, high):
+        """The first of the blocks that lie within keys low … high - 1, and the one after the last."""
+        first = 0 if low <= 0 else -((self.origin - low) // _ROWS)
+        end = self.count if high >= self.length else (high - self.origin) // _ROWS
+        return (first, end) if first < end else (0, 0)
+
+
+class _Runs:
+    """Sums over runs of items, each told by its first item and the one after its last.
+
+    A run that follows another costs what is new in it. Nothing is ever subtracted: when items leave at
+    the front, the sums of what stays have been kept, or are taken anew.
+    """
+
+    def __init__(self, of_item, joined):
+        self.of_item, self.joined = of_item, joined
+        self.begin(0)
+
+    def begin(self, low):
+        self.low = self.middle = self.high = low
+        self.front = []  # sums over first … middle - 1, for first items from middle - 1 down to low
+        self.back = None  # the sum over middle … high - 1
+
+    def between(self, low, high):
+        """The sum over items low … high - 1; None where there are none."""
+        if low >= high:
+            return None
+        if low < self.low and high == self.high:
+            return self._extended_down(low)
+        if low < self.low or low >= self.high or high < self.high:
+            self.begin(low)
+        for item in range(self.high, high):
+            self.back = self._join(self.back, self.of_item(item))
+        self.high = high
+        if low > self.low:
+            self._leave(low)
+        return self._join(self.front[-1][1] if self.front else None, self.back)
+
+    def _extended_down(self, low):
+        total = self._join(self.front[-1][1] if self.front else None, self.back)
+        for item in range(self.low - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+        self.low, self.middle, self.front, self.back = low, self.high, [(low, total)], None
+        return total
+
+    def _leave(self, low):
+        while self.front and self.front[-1][0] < low:
+            self.front.pop()
+        if not self.front and low != self.middle:
+            self._turn(low)
+        self.low = low
+
+    def _turn(self, low):
+        """Sums from every first item on, so that the next ones to leave cost nothing."""
+        self.front, total = [], None
+        for item in range(self.high - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+            self.front.append((item, total))
+        self.middle, self.back = self.high, None
+
+    def _join(self, earlier, later):
+        if earlier is None or later is None:
+            return later if earlier is None else earlier
+        return self.joined(earlier, later)
+
+
+class _RunsOfSlabs:
+    """For slabs one after the other the sums over the runs of blocks that all their rows see."""
+
+    def __init__(self, of_block, joined):
+        self.of_block, self.joined, self.blocks = of_block, joined, None
+
+    def of(self, slab):
+        if slab.blocks is not self.blocks:
+            self.blocks = slab.blocks
+            of_block, joined = (
+                functools.partial(self.of_block, slab.blocks),
+                self.joined(slab.blocks),
+            )
+            self.runs = [_Runs(of_block, joined) for _ in slab.runs]
+        return [run.between(*ends) for run, ends in zip(self.runs, slab.runs, strict=True)]
+
+
+def _collapsed(first, last, blocks, segments):
+    """The chunks of keys that rows first … last meet pair by pair, and the runs of blocks that they do not."""
+    chunks, runs = [], []
+    done = 0
+    for (start, stop), full in segments:
+        start, stop = max(start - blocks.low, done), min(stop - blocks.low, blocks.length)
+        low, high = blocks.run(max(full[0] - blocks.low, start), min(full[1] - blocks.low, stop))
+        runs.append((low, high))
+        parts = ((start, stop),)
+        if low < high:
+            parts = (start, blocks.keys(low).start), (blocks.keys(high - 1).stop, stop)
+        for begin, end in parts:
+            for key in range(begin, end, _MOST_KEYS):
+                keys = slice(key, min(key + _MOST_KEYS, end))
+                chunks.append(_Chunk(keys, key + blocks.low, full, (first, last + 1)))
+        if start < stop:
+            done = stop
+    return chunks, tuple(runs)
+
+
+def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab with its chunks of keys, those of the same batch entries in the order in which runs grow."""
+    batch, heads, n, _ = q.shape
+    m = v.shape[2]
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
+    together = max(1, _SCORES // (heads * _ROWS * _ROWS)) if alike else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        start = q_start + starts[entry]
+        origin, low, count, length = start, k_start, n, lengths[entry]
+        shift = (origin - low) % _ROWS  # so that blocks begin where slabs do
+        blocks = _Blocks(entries, shift - _ROWS if shift else 0, length, low)
+        found = []
+        for row in range(0, count, _ROWS):
+            end = min(row + _ROWS, count)
+            first, last = origin + row, origin + end - 1
+            segments = _segments(first, last, call)
+            chunks, runs = _collapsed(first, last, blocks, segments)
+            shape = (entries.stop - entry, heads, end - row)
+            slab = _Slab(entries, slice(row, end), first, last, shape, blocks, runs)
+            found.append((slab, chunks))
+        blocks.ahead = any(
+            (blocks.keys(low).start + blocks.low) > slab.last
+            for slab, _ in found
+            for low, high in slab.runs
+            if low < high
+        )
+        yield from found[::-1] if _shrink([slab.runs for slab, _ in found]) else found
+
+
+def _shrink(runs):
+    """Whether the runs of one slab after the other end at one place but begin later and later."""
+    some = [run for each in runs for run in each if run[0] < run[1]]
+    return len({high for _, high in some}) == 1 and len({low for low, _ in some}) > 1
+
+
+def _users(ends, count):
+    """For each block the runs of slabs that have it, given the run of blocks that each slab has."""
+    at = [slab for slab, (low, high) in enumerate(ends) if low < high]
+    lows, highs = [ends[slab][0] for slab in at], [ends[slab][1] for slab in at]
+    if lows == sorted(lows) and highs == sorted(highs):
+        found = [
+            (bisect.bisect_right(highs, each), bisect.bisect_right(lows, each))
+            for each in range(count)
+        ]
+        return at, [[run] if run[0] < run[1] else [] for run in found]
+    found = [[] for _ in range(count)]
+    for slab, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        for block in range(low, high):
+            if found[block] and found[block][-1][1] == slab:
+                found[block][-1] = (found[block][-1][0], slab + 1)
+            else:
+                found[block].append((slab, slab + 1))
+    return at, found
+
+
+class _RunsOfBlocks:
+    """For blocks of keys the sums over the slabs all of whose rows see them."""
+
+    def __init__(self, of_slab, joined, slabs):
+        self.of_slab, self.joined = of_slab, joined
+        self.users = [
+            _users(ends, slabs[0].blocks.count)
+            for ends in zip(*(slab.runs for slab in slabs), strict=True)
+        ]
+        self.slabs = slabs
+        self.running = {}
+
+    def order(self):
+        """The blocks in the order in which runs grow."""
+        count = self.slabs[0].blocks.count
+        ends = [
+            [users[block][-1] if users[block] else (0, 0) for _, users in self.users]
+            for block in range(count)
+        ]
+        return range(count - 1, -1, -1) if _shrink(ends) else range(count)
+
+    def of(self, block):
+        found = []
+        for segment, (at, users) in enumerate(self.users):
+            for place, run in enumerate(users[block]):
+                if (segment, place) not in self.running:
+                    self.running[segment, place] = _Runs(
+                        lambda each, at=at: self.of_slab(self.slabs[at[each]]),
+                        self.joined(self.slabs[0].blocks),
+                    )
+                found.append(self.running[segment, place].between(*run))
+        return found
+
+
+def _by_blocks(slabs):
+    """Slabs of the same batch entries together, in the order of their rows."""
+    groups = {}
+    for slab in slabs:
+        groups.setdefault(slab.blocks, []).append(slab)
+    return [sorted(group, key=lambda slab: slab.first) for group in groups.values()]
+
+
+def _by_state(x, shape):
+    """[batch, heads, rows, c] -> [batch * state heads, rows, c], for shape = (batch, heads, rows, state heads)."""
+    return x.reshape(shape[0] * shape[3], -1, x.shape[-1])
+
+
+def _by_key_head(x, shape):
+    """[batch * state heads, keys, c] -> [batch, kv heads, keys, c]: heads that share a key add up."""
+    return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
+
+
+def _pulled(function, inputs, d_outputs):
+    """The gradients of a function's inputs, given those of its outputs that have any."""
+    with torch.enable_grad():
+        inputs = tuple(x.detach().requires_grad_() for x in inputs)
+        pairs = zip(function(*inputs), d_outputs, strict=True)
+        pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
+    if not pairs:
+        return tuple(map(torch.zeros_like, inputs))
+    outs, d_outs = zip(*pairs, strict=True)
+    return torch.autograd.grad(outs, inputs, d_outs, materialize_grads=True)
+
+
+def _rows_in(x, slab):
+    """[batch, heads, n, c] -> a slab's [batch, heads, rows, c] in the type of sums."""
+    return x[slab.entries, :, slab.rows].to(_wide(x.dtype))
+
+
+def _keys_in(x, blocks, keys, dtype):
+    """[batch, kv heads, m, ...] -> a block's [batch, kv heads, keys, c] in the type of sums."""
+    x = x[blocks.entries, :, keys].to(dtype)
+    return x if x.dim() == 4 else x[..., None]
+
+
+def _takes_states(form, q, v, q_start, k_start):
+    """Whether the torch form sums keys by states: as the caller says, or where it costs less."""
+    return form == "torch linear"
+
+
+def _row_features(q, G_whole_of_row, G_rest_of_row, near, numbers, shape):
+    """What queries give to each term, [batch * heads, group * rows, features]."""
+    _, _, factor_1 = numbers
+    f0 = (
+        q
+        * factor_1
+        * torch.exp(
+            (G_whole_of_row + _of_heads(near.keys[0], shape[1]))
+            + (G_rest_of_row + _of_heads(near.keys[1], shape[1]))
+        )
+    )
+    return (_by_state(f0, shape),)
+
+
+def _key_features(k, G_whole_of_key, G_rest_of_key, near, numbers):
+    """What keys give to each term, [batch * heads, keys, features]."""
+    f0 = k * torch.exp((-1 * G_whole_of_key - near.keys[0]) + (-1 * G_rest_of_key - near.keys[1]))
+    return (f0.flatten(0, 1),)
+
+
+def _near(k, G_whole_of_key, G_rest_of_key, at, numbers):
+    """The key that features are relative to: its position and its exponents."""
+    return _Near(at, (-1 * G_whole_of_key, -1 * G_rest_of_key))
+
+
+def _moved(states, start, end, numbers):
+    """Sums over keys relative to one key, as sums relative to another."""
+    if start is end:
+        return states
+    (s0,) = states
+    move0 = _as_factor(
+        torch.exp(
+            torch.as_tensor(
+                (start.keys[0] - end.keys[0]) + (start.keys[1] - end.keys[1]), dtype=torch.float64
+            )
+        ),
+        s0,
+    )
+    return (s0 * move0,)
+
+
+def _joined(to_later, turned, numbers, earlier, later):
+    """Sums over two runs, one behind the other, relative to what is near the later or the earlier.
+
+    `turned` is for sums over rows, whose features grow where those of keys shrink.
+    """
+    near = later.near if to_later else earlier.near
+
+    def moved(sums):
+        ends = (near, sums.near) if turned else (sums.near, near)
+        return sums.states if sums.near is near else _moved(sums.states, *ends, numbers)
+
+    states = zip(moved(earlier), moved(later), strict=True)
+    return _Sums(tuple(a + b for a, b in states), near)
+
+
+def _of_block(k, G_whole_of_key, G_rest_of_key, v, numbers, blocks, block):
+    """What the keys of a block add to the sums of rows that see all of them."""
+    keys = blocks.keys(block)
+    dtype = _wide(v.dtype)
+    k = _keys_in(k, blocks, keys, dtype)
+    G_whole_of_key = _keys_in(G_whole_of_key, blocks, keys, dtype)
+    G_rest_of_key = _keys_in(G_rest_of_key, blocks, keys, dtype)
+    v = _keys_in(v, blocks, keys, dtype)
+    at = 0 if blocks.ahead else keys.stop - keys.start - 1
+    near = _near(
+        k[:, :, at : at + 1],
+        G_whole_of_key[:, :, at : at + 1],
+        G_rest_of_key[:, :, at : at + 1],
+        blocks.low + keys.start + at,
+        numbers,
+    )
+    (f0,) = _key_features(k, G_whole_of_key, G_rest_of_key, near, numbers)
+    values = v.flatten(0, 1)
+    states = (
+        torch.bmm(f0.mT, values),
+    )  # fmt: skip
+    return _Sums(states, near)
+
+
+def _running_sums(k, G_whole_of_key, G_rest_of_key, v, numbers, heads):
+    """Sums over runs of blocks of keys, for the slabs of one pass."""
+
+    def of_block(blocks, block):
+        return _of_block(
+            k, G_whole_of_key, G_rest_of_key, v, _entries_of(numbers, blocks), blocks, block
+        )
+
+    return _RunsOfSlabs(
+        of_block,
+        lambda blocks: functools.partial(
+            _joined, not blocks.ahead, False, _entries_of(numbers, blocks)
+        ),
+    )
+
+
+def _begun(found, q, G_whole_of_row, G_rest_of_row, numbers, heads, kv_heads, slab):
+    """The sums of a slab's rows over the keys that all of them see; None where there are none."""
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+        (f0,) = _row_features(
+            q, G_whole_of_row, G_rest_of_row, sums.near, numbers, (*slab.shape, heads)
+        )
+        own = (torch.bmm(f0, s0),)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    if total is None:
+        return None
+    (out,) = total
+    return (out.view(slab.shape[0] * kv_heads, -1, out.shape[-1]),)
+
+
+def _sum_gradients(d_rows, numbers, slab, heads):
+    """The gradients of the sums of a slab's rows, [batch * heads, group * rows, width]."""
+    return (_by_state(d_rows, (*slab.shape, heads)),)
+
+
+def _row_gradients(found, q, G_whole_of_row, G_rest_of_row, d_rows, numbers, heads, slab):
+    """What the keys that all rows of a slab see give to the gradients of rows."""
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+
+        def features(q, G_rest_of_row):
+            return _row_features(
+                q, G_whole_of_row, G_rest_of_row, sums.near, numbers, (*slab.shape, heads)
+            )
+
+        d_features = (
+            torch.bmm(g0, s0.mT),
+        )  # fmt: skip
+        own = _pulled(
+            features,
+            (
+                q,
+                G_rest_of_row,
+            ),
+            d_features,
+        )
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _of_slab(
+    q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key, d_rows, numbers, heads, slab
+):
+    """What the rows of a slab add to the gradients of keys that all of them see."""
+    blocks = slab.blocks
+    at = (slab.last if blocks.ahead else slab.first) - blocks.low
+    at = min(max(at, 0), blocks.length - 1)
+    near = _near(
+        _keys_in(k, blocks, slice(at, at + 1), d_rows.dtype),
+        _keys_in(G_whole_of_key, blocks, slice(at, at + 1), d_rows.dtype),
+        _keys_in(G_rest_of_key, blocks, slice(at, at + 1), d_rows.dtype),
+        blocks.low + at,
+        numbers,
+    )
+    (f0,) = _row_features(q, G_whole_of_row, G_rest_of_row, near, numbers, (*slab.shape, heads))
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    states = (
+        torch.bmm(f0.mT, g0),
+    )  # fmt: skip
+    return _Sums(states, near)
+
+
+def _key_gradients(found, k, G_whole_of_key, G_rest_of_key, v, numbers, blocks, block):
+    """What the rows that see all keys of a block give to the gradients of keys and of values."""
+    keys = blocks.keys(block)
+    dtype = _wide(v.dtype)
+    k = _keys_in(k, blocks, keys, dtype)
+    G_whole_of_key = _keys_in(G_whole_of_key, blocks, keys, dtype)
+    G_rest_of_key = _keys_in(G_rest_of_key, blocks, keys, dtype)
+    v = _keys_in(v, blocks, keys, dtype)
+    values = v.flatten(0, 1)
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+
+        def features(k, G_rest_of_key):
+            return _key_features(k, G_whole_of_key, G_rest_of_key, sums.near, numbers)
+
+        (f0,) = features(k, G_rest_of_key)
+        d_values = torch.bmm(f0, s0)
+        d_values = _by_key_head(d_values, v.shape)
+        d_features = (
+            (torch.bmm(values, s0.mT)).expand_as(f0),
+        )  # fmt: skip
+        own = (
+            *_pulled(
+                features,
+                (
+                    k,
+                    G_rest_of_key,
+                ),
+                d_features,
+            ),
+            d_values,
+        )
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _add_key_gradients(
+    slabs, q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key, v, d_out, numbers,
+    heads,
+    dk, d_G_rest_of_key, dv,
+):  # fmt: skip
+    """Add what rows give to the gradients of keys that all rows of their slabs see."""
+
+    def of_slab(slab):
+        d_rows = _rows_in(d_out, slab)
+        return _of_slab(
+            _rows_in(q, slab), _rows_of(G_whole_of_row, slab), _rows_of(G_rest_of_row, slab), k,
+            G_whole_of_key, G_rest_of_key, d_rows, _entries_of(numbers, slab), heads, slab,
+        )  # fmt: skip
+
+    for group in _by_blocks(slabs):
+        blocks = group[0].blocks
+        own = _entries_of(numbers, blocks)
+        sums = _RunsOfBlocks(
+            of_slab,
+            lambda blocks: functools.partial(
+                _joined, blocks.ahead, True, _entries_of(numbers, blocks)
+            ),
+            group,
+        )
+        for block in sums.order():
+            given = _key_gradients(
+                sums.of(block), k, G_whole_of_key, G_rest_of_key, v, own, blocks, block
+            )
+            if given is not None:
+                keys = blocks.keys(block)
+                dk[blocks.entries, :, keys] += given[0]
+                d_G_rest_of_key[blocks.entries, :, keys] += given[1][..., 0]
+                dv[blocks.entries, :, keys] += given[2]
 
 
 # --- the same in plain operations: for compilers, and for second derivatives ----------------------
@@ -1272,6 +1833,15 @@ def _reciprocal(x):
     return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
 
 
+def _as_factor(x, state):
+    """Factors of states [batch * heads, features, c], given for [batch or 1, heads or 1, 1, features or 1]."""
+    x = x.to(state.dtype)
+    if x.dim() < 4:
+        return x
+    heads = x.shape[1]
+    return x.expand(max(x.shape[0], state.shape[0] // heads), heads, 1, x.shape[3]).flatten(0, 1).mT
+
+
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
     _expect(not x.is_nested, name, "nested", "a dense tensor")
@@ -1367,6 +1937,11 @@ def _by_key(x, chunk, shape):
     return x[:, :, None, chunk.keys].repeat_interleave(shape[1] // x.shape[1], 1)
 
 
+def _of_heads(x, heads):
+    """Something of each key head for every query head; no copy where these are as many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
 def _of_keys(x, keys):
     """Pairs [batch, heads, rows, keys] -> sums for each key, [batch, kv heads, keys]."""
     return x.sum(-2).unflatten(1, (keys.shape[1], -1)).sum(2)
@@ -1390,8 +1965,23 @@ def _run(
     kv_lengths,
     form,
 ):
-    run = _launch_forward if form == "triton" else _forward
-    return run(
+    if form == "triton":
+        return _launch_forward(
+            q,
+            k,
+            v,
+            G_whole_of_row,
+            G_rest_of_row,
+            G_whole_of_key,
+            G_rest_of_key,
+            scale,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+        )
+    by_states = _takes_states(form, q, v, q_start, k_start)
+    return _forward(
         q,
         k,
         v,
@@ -1404,13 +1994,15 @@ def _run(
         k_start,
         q_starts,
         kv_lengths,
+        by_states,
     )
 
 
 def _run_backward(*args):
     *args, form = args
-    run = _launch_backward if form == "triton" else _backward
-    return run(*args)
+    if form == "triton":
+        return _launch_backward(*args)
+    return _backward(*args, _takes_states(form, args[0], args[2], *args[-4:-2]))
 
 
 class _Attention(torch.autograd.Function):
@@ -1725,6 +2317,12 @@ def _form(form, q):
     return form
 
 
+def _with_plan(form, plan):
+    """The form with what the caller says of its plan."""
+    _expect(plan in (None, "linear", "blocked"), "plan", repr(plan), "None, 'linear' or 'blocked'")
+    return form if plan is None or form == "triton" else f"{form} {plan}"
+
+
 def _prepared(q, k, v, g, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
     for name, x in (("q", q), ("k", k), ("v", v), ("g", g)):
@@ -1765,6 +2363,7 @@ def attention(
     k_start: int = 0,
     dropout_p: float = 0.0,
     form: str | None = None,
+    plan: str | None = None,
 ):
     """Linear attention that forgets: a gate for each token and head, log of a decay (Mamba-2,
     arXiv 2405.21060, section 6).
@@ -1780,6 +2379,8 @@ def attention(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+            by default what costs less for the sizes of the call.
 
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
@@ -1791,6 +2392,7 @@ def attention(
     prepared = _prepared(q, k, v, g, scale, kv_lengths, q_start, k_start)
     prepared = *_operands(*prepared), *prepared[4:]
     form = _form(form, prepared[0])
+    form = _with_plan(form, plan)
     if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
         outs = _Attention.apply(*prepared, form)
     else:

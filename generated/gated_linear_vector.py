@@ -14,6 +14,7 @@
 # Cost: 2·e flops forward for each visited pair, and d channels one by one; nothing of size n·m is
 # stored.
 
+import bisect
 import functools
 from typing import NamedTuple
 
@@ -34,6 +35,10 @@ except ImportError:  # the kernels need triton; everything else works without
 #   to: the rest adds 0.
 # - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
 #   is needed.
+# - separate: a weight that is a sum of products of a number of the query and one of the key is a
+#   product of vectors.
+# - reassociate: sum_j (f_i . g_j) v_j = f_i . (sum_j g_j v_j): keys that all rows of a tile see
+#   are summed once for them.
 
 # --- what the spec says ---------------------------------------------------------------------------
 # Positions are absolute: row r of batch entry b stands at q_start[b] + r, key c at k_start + c.
@@ -62,8 +67,8 @@ def _related(i, j, call):
 
 def _numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
-    d_channels_factor = scale
-    return scale, d_channels_factor
+    factor_1 = scale
+    return scale, factor_1
 
 
 # --- Triton kernels -------------------------------------------------------------------------------
@@ -246,7 +251,7 @@ if triton is not None:
 
     @triton.jit
     def _backward_columns_tile(
-        dk_total, d_G_rest_of_key_total, dv, k_at, G_whole_of_key_at, G_rest_of_key_at, v,
+        dv, dk, d_G_rest_of_key, k_at, G_whole_of_key_at, G_rest_of_key_at, v,
         q_channels_ptr, G_whole_of_row_channels_ptr, G_rest_of_row_channels_ptr, d_out_ptr,
         d_out_stride,
         j, row, q_start, n, m, scale,
@@ -283,11 +288,12 @@ if triton is not None:
             related = (j[:, None] <= i[None, :]) & visible[None, :]
         d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
         d_share = _dot(v, tl.trans(d_out), None, PRECISION)
-        if MASKED:
-            d_share = tl.where(related, d_share, 0.0)
         weight = scale * channels
         if MASKED:
             weight = tl.where(related, weight, 0.0)
+        d_channels = d_share * scale
+        if MASKED:
+            d_channels = tl.where(related, d_channels, 0.0)
         dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
         for channel in range(0, D):
             k_channel = tl.load(k_at + channel * m).to(tl.float32)
@@ -302,7 +308,7 @@ if triton is not None:
             G_rest_of_row_channel = _load_numbers(
                 G_rest_of_row_channels_ptr + channel * n, visible, 0.0, BLOCK_M, MASKED
             ).to(tl.float32)
-            part = d_share * (
+            part = d_channels * (
                 q_channel[None, :]
                 * tl.exp(
                     G_whole_of_row_channel[None, :]
@@ -312,8 +318,8 @@ if triton is not None:
             )
             if MASKED:
                 part = tl.where(related, part, 0.0)
-            dk_total = _add_channel(dk_total, channel, tl.sum(part, 1), BLOCK_D)
-            part = d_share * (
+            dk = _add_channel(dk, channel, tl.sum(part, 1), BLOCK_D)
+            part = d_channels * (
                 q_channel[None, :]
                 * k_channel[:, None]
                 * (
@@ -327,10 +333,8 @@ if triton is not None:
             )
             if MASKED:
                 part = tl.where(related, part, 0.0)
-            d_G_rest_of_key_total = _add_channel(
-                d_G_rest_of_key_total, channel, tl.sum(part, 1), BLOCK_D
-            )
-        return dk_total, d_G_rest_of_key_total, dv
+            d_G_rest_of_key = _add_channel(d_G_rest_of_key, channel, tl.sum(part, 1), BLOCK_D)
+        return dv, dk, d_G_rest_of_key
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _backward_columns_kernel(
@@ -339,7 +343,7 @@ if triton is not None:
         d_G_rest_of_key_ptr, dv_ptr,
         q_start_ptr, kv_lengths_ptr,
         v_strides, d_out_strides,
-        n, m, k_start, d_channels_factor, scale,
+        n, m, k_start, scale,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
@@ -383,9 +387,9 @@ if triton is not None:
         f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
         f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
 
-        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-        d_G_rest_of_key_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
         dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        d_G_rest_of_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
         for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
             d_out_head_ptr = (
                 d_out_ptr
@@ -402,9 +406,8 @@ if triton is not None:
             for step in range(0, f0 - t0 + t1 - f1):
                 tile = t0 + step
                 tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-                dk_total, d_G_rest_of_key_total, dv = _backward_columns_tile(
-                    dk_total, d_G_rest_of_key_total, dv, k_at, G_whole_of_key_at, G_rest_of_key_at,
-                    v,
+                dv, dk, d_G_rest_of_key = _backward_columns_tile(
+                    dv, dk, d_G_rest_of_key, k_at, G_whole_of_key_at, G_rest_of_key_at, v,
                     q_channels_head_ptr + tile * BLOCK_M,
                     G_whole_of_row_channels_head_ptr + tile * BLOCK_M,
                     G_rest_of_row_channels_head_ptr + tile * BLOCK_M,
@@ -413,9 +416,8 @@ if triton is not None:
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
                 )  # fmt: skip
             for tile in range(f0, f1):
-                dk_total, d_G_rest_of_key_total, dv = _backward_columns_tile(
-                    dk_total, d_G_rest_of_key_total, dv, k_at, G_whole_of_key_at, G_rest_of_key_at,
-                    v,
+                dv, dk, d_G_rest_of_key = _backward_columns_tile(
+                    dv, dk, d_G_rest_of_key, k_at, G_whole_of_key_at, G_rest_of_key_at, v,
                     q_channels_head_ptr + tile * BLOCK_M,
                     G_whole_of_row_channels_head_ptr + tile * BLOCK_M,
                     G_rest_of_row_channels_head_ptr + tile * BLOCK_M,
@@ -423,8 +425,6 @@ if triton is not None:
                     j, tile * BLOCK_M, q_start, n, m, scale,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
                 )  # fmt: skip
-        dk = dk_total * d_channels_factor
-        d_G_rest_of_key = d_G_rest_of_key_total * d_channels_factor
         _store_tile(
             dk_ptr + first_vector * D,
             column_lanes < m,
@@ -452,9 +452,9 @@ if triton is not None:
 
     @triton.jit
     def _backward_rows_tile(
-        dq_total, d_G_rest_of_row_total, q_at, G_whole_of_row_at, G_rest_of_row_at, d_out,
+        dq, d_G_rest_of_row, q_at, G_whole_of_row_at, G_rest_of_row_at, d_out,
         k_channels_ptr, G_whole_of_key_channels_ptr, G_rest_of_key_channels_ptr, v_ptr, v_stride,
-        i, column, k_start, low, high, n, m,
+        i, column, k_start, low, high, n, m, scale,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
     ):  # fmt: skip
@@ -465,8 +465,9 @@ if triton is not None:
             related = (j[None, :] <= i[:, None]) & visible[None, :]
         v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
         d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_channels = d_share * scale
         if MASKED:
-            d_share = tl.where(related, d_share, 0.0)
+            d_channels = tl.where(related, d_channels, 0.0)
         for channel in range(0, D):
             q_channel = tl.load(q_at + channel * n).to(tl.float32)
             G_whole_of_row_channel = tl.load(G_whole_of_row_at + channel * n).to(tl.float32)
@@ -480,7 +481,7 @@ if triton is not None:
             G_rest_of_key_channel = _load_numbers(
                 G_rest_of_key_channels_ptr + channel * m, visible, 0.0, BLOCK_N, MASKED
             ).to(tl.float32)
-            part = d_share * (
+            part = d_channels * (
                 k_channel[None, :]
                 * tl.exp(
                     G_whole_of_row_channel[:, None]
@@ -490,8 +491,8 @@ if triton is not None:
             )
             if MASKED:
                 part = tl.where(related, part, 0.0)
-            dq_total = _add_channel(dq_total, channel, tl.sum(part, 1), BLOCK_D)
-            part = d_share * (
+            dq = _add_channel(dq, channel, tl.sum(part, 1), BLOCK_D)
+            part = d_channels * (
                 q_channel[:, None]
                 * k_channel[None, :]
                 * tl.exp(
@@ -502,10 +503,8 @@ if triton is not None:
             )
             if MASKED:
                 part = tl.where(related, part, 0.0)
-            d_G_rest_of_row_total = _add_channel(
-                d_G_rest_of_row_total, channel, tl.sum(part, 1), BLOCK_D
-            )
-        return dq_total, d_G_rest_of_row_total
+            d_G_rest_of_row = _add_channel(d_G_rest_of_row, channel, tl.sum(part, 1), BLOCK_D)
+        return dq, d_G_rest_of_row
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _backward_rows_kernel(
@@ -514,7 +513,7 @@ if triton is not None:
         d_G_rest_of_row_ptr,
         q_start_ptr, kv_lengths_ptr,
         d_out_strides, v_strides,
-        n, m, k_start, d_channels_factor,
+        n, m, k_start, scale,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
@@ -568,29 +567,27 @@ if triton is not None:
         f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
         f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
 
-        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        d_G_rest_of_row_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        d_G_rest_of_row = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         for step in range(0, f0 - t0 + t1 - f1):
             tile = t0 + step
             tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-            dq_total, d_G_rest_of_row_total = _backward_rows_tile(
-                dq_total, d_G_rest_of_row_total, q_at, G_whole_of_row_at, G_rest_of_row_at, d_out,
+            dq, d_G_rest_of_row = _backward_rows_tile(
+                dq, d_G_rest_of_row, q_at, G_whole_of_row_at, G_rest_of_row_at, d_out,
                 k_channels_ptr + tile * BLOCK_N, G_whole_of_key_channels_ptr + tile * BLOCK_N,
                 G_rest_of_key_channels_ptr + tile * BLOCK_N, v_ptr + tile * v_step, v_strides[2],
-                i, tile * BLOCK_N, k_start, low, high, n, m,
+                i, tile * BLOCK_N, k_start, low, high, n, m, scale,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
             )  # fmt: skip
         for tile in range(f0, f1):
-            dq_total, d_G_rest_of_row_total = _backward_rows_tile(
-                dq_total, d_G_rest_of_row_total, q_at, G_whole_of_row_at, G_rest_of_row_at, d_out,
+            dq, d_G_rest_of_row = _backward_rows_tile(
+                dq, d_G_rest_of_row, q_at, G_whole_of_row_at, G_rest_of_row_at, d_out,
                 k_channels_ptr + tile * BLOCK_N, G_whole_of_key_channels_ptr + tile * BLOCK_N,
                 G_rest_of_key_channels_ptr + tile * BLOCK_N, v_ptr + tile * v_step, v_strides[2],
-                i, tile * BLOCK_N, k_start, low, high, n, m,
+                i, tile * BLOCK_N, k_start, low, high, n, m, scale,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
             )  # fmt: skip
 
-        dq = dq_total * d_channels_factor
-        d_G_rest_of_row = d_G_rest_of_row_total * d_channels_factor
         _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
         _store_tile(
             d_G_rest_of_row_ptr + first_vector * D, visible, d_G_rest_of_row, BLOCK_M, D, BLOCK_D
@@ -697,8 +694,7 @@ def _places(q, k, q_start, q_starts, kv_lengths):
 
 def _kernel_numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
-    d_channels_factor = scale
-    return scale, d_channels_factor
+    return (scale,)
 
 
 def _launch_forward(
@@ -728,7 +724,7 @@ def _launch_forward(
     batch, heads, n, _ = q.shape
     m = k.shape[2]
     out = q.new_empty(batch, heads, n, v.shape[-1])
-    scale, d_channels_factor = _kernel_numbers(q, G_rest_of_key, v, scale, kv_lengths)
+    (scale,) = _kernel_numbers(q, G_rest_of_key, v, scale, kv_lengths)
     q_channels = q.mT.contiguous()
     G_whole_of_row_channels = G_whole_of_row.mT.contiguous()
     G_rest_of_row_channels = G_rest_of_row.mT.contiguous()
@@ -784,7 +780,7 @@ def _launch_backward(
     d_G_whole_of_key = G_whole_of_key.new_zeros(G_whole_of_key.shape)
     d_G_rest_of_key = G_rest_of_key.new_empty(G_rest_of_key.shape)
     dv = v.new_empty(v.shape)
-    scale, d_channels_factor = _kernel_numbers(q, G_rest_of_key, v, scale, kv_lengths)
+    (scale,) = _kernel_numbers(q, G_rest_of_key, v, scale, kv_lengths)
     q_channels = q.mT.contiguous()
     G_whole_of_row_channels = G_whole_of_row.mT.contiguous()
     G_rest_of_row_channels = G_rest_of_row.mT.contiguous()
@@ -799,7 +795,7 @@ def _launch_backward(
             G_whole_of_row_channels, G_rest_of_row_channels, d_out, dk, d_G_rest_of_key, dv,
             starts, lengths,
             v.stride()[:3], d_out.stride()[:3],
-            n, m, k_start, d_channels_factor, scale,
+            n, m, k_start, scale,
         )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
@@ -808,7 +804,7 @@ def _launch_backward(
             G_whole_of_key_channels, G_rest_of_key_channels, v, dq, d_G_rest_of_row,
             starts, lengths,
             d_out.stride()[:3], v.stride()[:3],
-            n, m, k_start, d_channels_factor,
+            n, m, k_start, scale,
         )  # fmt: skip
     return dq, d_G_whole_of_row, d_G_rest_of_row, dk, d_G_whole_of_key, d_G_rest_of_key, dv
 
@@ -831,6 +827,7 @@ def _forward_slab(
     chunks,
     work,
     call,
+    state,
 ):
     """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
@@ -839,6 +836,8 @@ def _forward_slab(
     G_whole_of_row_by = _channels_of_rows(G_whole_of_row, shape)
     G_rest_of_row_by = _channels_of_rows(G_rest_of_row, shape)
     out = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    if state is not None:
+        (out,) = state
     for chunk in chunks:
         k_by = _channels_of_keys(k, chunk, shape, q.dtype)
         G_whole_of_key_by = _channels_of_keys(G_whole_of_key, chunk, shape, q.dtype)
@@ -876,9 +875,9 @@ def _backward_slab(
     G_rest_of_key,
     v,
     d_out,
-    dk_total,
-    d_G_rest_of_key_total,
     dv,
+    dk,
+    d_G_rest_of_key,
     numbers,
     slab,
     chunks,
@@ -887,12 +886,12 @@ def _backward_slab(
 ):
     """Gradients of one slab: returns those of rows and adds the others to their totals."""
     shape = slab.shape
-    scale, d_channels_factor = numbers
+    scale, _ = numbers
     q_by = _channels_of_rows(q, shape)
     G_whole_of_row_by = _channels_of_rows(G_whole_of_row, shape)
     G_rest_of_row_by = _channels_of_rows(G_rest_of_row, shape)
-    dq_total = q.new_zeros((*q.shape[:2], q.shape[-1]))
-    d_G_rest_of_row_total = q.new_zeros((*q.shape[:2], q.shape[-1]))
+    dq = q.new_zeros((*q.shape[:2], q.shape[-1]))
+    d_G_rest_of_row = q.new_zeros((*q.shape[:2], q.shape[-1]))
     for chunk in chunks:
         k_by = _channels_of_keys(k, chunk, shape, q.dtype)
         G_whole_of_key_by = _channels_of_keys(G_whole_of_key, chunk, shape, q.dtype)
@@ -916,7 +915,11 @@ def _backward_slab(
                 )
             )
         d_share = _product(d_out, v_tile, work[0], shape)
-        _hide(d_share, chunk, 0.0, call)
+        weight = channels.mul_(scale)
+        _hide(weight, chunk, 0.0, call)
+        dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
+        d_channels = d_share.mul_(scale)
+        _hide(d_channels, chunk, 0.0, call)
         for channel in range(k.shape[-1]):
             k_at, G_whole_of_row_at, G_whole_of_key_at, G_rest_of_row_at, G_rest_of_key_at, q_at = (
                 k_by[channel],
@@ -931,24 +934,21 @@ def _backward_slab(
                 .add_((G_rest_of_row_at - G_rest_of_key_at))
                 .exp_()
             )
-            part_1 = _pairs(((k_at * exp_at).mul_(d_share)).masked_fill(d_share == 0, 0), q)
-            dq_total[..., channel].add_(part_1.sum(-1))
-            part_2 = _pairs(((q_at * exp_at).mul_(d_share)).masked_fill(d_share == 0, 0), q)
-            dk_total[:, chunk.keys, channel].add_(part_2.sum(-2))
+            part_1 = _pairs(((k_at * exp_at).mul_(d_channels)).masked_fill(d_channels == 0, 0), q)
+            dq[..., channel].add_(part_1.sum(-1))
+            part_2 = _pairs(((q_at * exp_at).mul_(d_channels)).masked_fill(d_channels == 0, 0), q)
+            dk[:, chunk.keys, channel].add_(part_2.sum(-2))
             part_3 = _pairs(
-                ((q_at * k_at).mul_(exp_at).mul_(d_share)).masked_fill(d_share == 0, 0), q
+                ((q_at * k_at).mul_(exp_at).mul_(d_channels)).masked_fill(d_channels == 0, 0), q
             )
-            d_G_rest_of_row_total[..., channel].add_(part_3.sum(-1))
+            d_G_rest_of_row[..., channel].add_(part_3.sum(-1))
             part_4 = _pairs(
-                ((q_at * k_at).mul_((exp_at * (0 - 1))).mul_(d_share)).masked_fill(d_share == 0, 0),
+                ((q_at * k_at).mul_((exp_at * (0 - 1))).mul_(d_channels)).masked_fill(
+                    d_channels == 0, 0
+                ),
                 q,
             )
-            d_G_rest_of_key_total[:, chunk.keys, channel].add_(part_4.sum(-2))
-        weight = channels.mul_(scale)
-        _hide(weight, chunk, 0.0, call)
-        dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
-    dq = dq_total * d_channels_factor
-    d_G_rest_of_row = d_G_rest_of_row_total * d_channels_factor
+            d_G_rest_of_key[:, chunk.keys, channel].add_(part_4.sum(-2))
     return dq, d_G_rest_of_row
 
 
@@ -967,6 +967,8 @@ class _Slab(NamedTuple):
     first: int
     last: int
     shape: tuple  # batch entries, heads, rows
+    blocks: object = None  # of its batch entries' keys
+    runs: tuple = ()  # of blocks that all its rows see
 
 
 class _Chunk(NamedTuple):
@@ -1124,6 +1126,7 @@ def _forward(
     k_start,
     q_starts,
     kv_lengths,
+    by_states,
 ):
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q.dtype)
@@ -1135,13 +1138,24 @@ def _forward(
         q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key, v, numbers, call, store
     ):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+        heads = v.shape[1]
+        sums = _running_sums(k, G_whole_of_key, G_rest_of_key, v, numbers, heads)
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
+            state = None
+            if slab.runs:
+                state = _begun(
+                    sums.of(slab), _rows_in(q, slab), _rows_in(G_whole_of_row, slab),
+                    _rows_in(G_rest_of_row, slab), _entries_of(numbers, slab), heads, kv_heads,
+                    slab,
+                )  # fmt: skip
             work = _workspace(slab, chunks, q, 1, work)
             results = _forward_slab(
                 _fold(q, slab, kv_heads), _fold(G_whole_of_row, slab, kv_heads),
                 _fold(G_rest_of_row, slab, kv_heads), k[slab.entries],
                 G_whole_of_key[slab.entries], G_rest_of_key[slab.entries], v[slab.entries],
-                _entries_of(numbers, slab), slab, chunks, work, call,
+                _entries_of(numbers, slab), slab, chunks, work, call, state,
             )  # fmt: skip
             store(slab, results)
 
@@ -1177,6 +1191,7 @@ def _backward(
     k_start,
     q_starts,
     kv_lengths,
+    by_states,
 ):
     """The gradients of q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key and v."""
     wide = _wide(q.dtype)
@@ -1206,18 +1221,38 @@ def _backward(
         store,
     ):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+        heads = v.shape[1]
+        sums, collapsed = _running_sums(k, G_whole_of_key, G_rest_of_key, v, numbers, heads), []
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
             work = _workspace(slab, chunks, q, 1, work)
             d_rows = _fold(d_out, slab, kv_heads)
             results = _backward_slab(
                 _fold(q, slab, kv_heads), _fold(G_whole_of_row, slab, kv_heads),
                 _fold(G_rest_of_row, slab, kv_heads), k[slab.entries],
                 G_whole_of_key[slab.entries], G_rest_of_key[slab.entries], v[slab.entries],
-                d_rows, dk[slab.entries].flatten(0, 1),
-                d_G_rest_of_key[slab.entries].flatten(0, 1), dv[slab.entries].flatten(0, 1),
-                _entries_of(numbers, slab), slab, chunks, work, call,
+                d_rows, dv[slab.entries].flatten(0, 1), dk[slab.entries].flatten(0, 1),
+                d_G_rest_of_key[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab,
+                chunks, work, call,
             )  # fmt: skip
+            if slab.runs:
+                collapsed.append(slab)
+                given = _row_gradients(
+                    sums.of(slab), _rows_in(q, slab), _rows_in(G_whole_of_row, slab),
+                    _rows_in(G_rest_of_row, slab), _rows_in(d_out, slab),
+                    _entries_of(numbers, slab), heads, slab,
+                )  # fmt: skip
+                if given is not None:
+                    results = (
+                        results[0] + given[0].reshape(results[0].shape),
+                        results[1] + given[1].reshape(results[1].shape),
+                    )
             store(slab, results)
+        _add_key_gradients(
+            collapsed, q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key,
+            v, d_out, numbers, heads, dk, d_G_rest_of_key, dv,
+        )  # fmt: skip
 
     grads = (dq, d_G_rest_of_row)
     with torch.autocast(q.device.type, enabled=False):
@@ -1226,8 +1261,6 @@ def _backward(
             q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key, v, d_out,
             dk, d_G_rest_of_key, dv, numbers, call, functools.partial(_store, grads),
         )  # fmt: skip
-        dk.mul_(numbers[1])
-        d_G_rest_of_key.mul_(numbers[1])
     return (
         dq,
         d_G_whole_of_row,
@@ -1237,6 +1270,517 @@ def _backward(
         d_G_rest_of_key.to(G_rest_of_key.dtype),
         dv.to(v.dtype),
     )
+
+
+# --- sums over keys that all rows of a slab see ---------------------------------------------------
+# There a weight is a sum of products of features of the query and features of the key, so that the
+# key's part is summed before any query reads it. Features are [batch * heads, tokens, width].
+
+_ROWS = 64  # rows of a slab, and keys of a block
+
+
+class _Near(NamedTuple):
+    """The key that features are relative to: exponents grow with the distance, these do not."""
+
+    at: int  # its position
+    keys: tuple  # its exponents
+
+
+class _Sums(NamedTuple):
+    """Sums of features, and the key that these are relative to."""
+
+    states: tuple
+    near: _Near
+
+
+class _Blocks:
+    """The keys of some batch entries in blocks, of which some begin with a slab of rows."""
+
+    def __init__(self, entries, origin, length, low):
+        self.entries, self.origin, self.length, self.low = entries, origin, length, low
+        self.ahead = False  # whether runs lie after the rows that see them
+
+    @property
+    def count(self):
+        return -(-(self.length - self.origin) // _ROWS) if self.length > 0 else 0
+
+    def keys(self, block):
+        """The places of a block's keys."""
+        start = self.origin + block * _ROWS
+        return slice(max(0, start), min(self.length, start + _ROWS))
+
+    def run(self, low, high):
+        """The first of the blocks that lie within keys low … high - 1, and the one after the last."""
+        first = 0 if low <= 0 else -((self.origin - low) // _ROWS)
+        end = self.count if high >= self.length else (high - self.origin) // _ROWS
+        return (first, end) if first < end else (0, 0)
+
+
+class _Runs:
+    """Sums over runs of items, each told by its first item and the one after its last.
+
+    A run that follows another costs what is new in it. Nothing is ever subtracted: when items leave at
+    the front, the sums of what stays have been kept, or are taken anew.
+    """
+
+    def __init__(self, of_item, joined):
+        self.of_item, self.joined = of_item, joined
+        self.begin(0)
+
+    def begin(self, low):
+        self.low = self.middle = self.high = low
+        self.front = []  # sums over first … middle - 1, for first items from middle - 1 down to low
+        self.back = None  # the sum over middle … high - 1
+
+    def between(self, low, high):
+        """The sum over items low … high - 1; None where there are none."""
+        if low >= high:
+            return None
+        if low < self.low and high == self.high:
+            return self._extended_down(low)
+        if low < self.low or low >= self.high or high < self.high:
+            self.begin(low)
+        for item in range(self.high, high):
+            self.back = self._join(self.back, self.of_item(item))
+        self.high = high
+        if low > self.low:
+            self._leave(low)
+        return self._join(self.front[-1][1] if self.front else None, self.back)
+
+    def _extended_down(self, low):
+        total = self._join(self.front[-1][1] if self.front else None, self.back)
+        for item in range(self.low - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+        self.low, self.middle, self.front, self.back = low, self.high, [(low, total)], None
+        return total
+
+    def _leave(self, low):
+        while self.front and self.front[-1][0] < low:
+            self.front.pop()
+        if not self.front and low != self.middle:
+            self._turn(low)
+        self.low = low
+
+    def _turn(self, low):
+        """Sums from every first item on, so that the next ones to leave cost nothing."""
+        self.front, total = [], None
+        for item in range(self.high - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+            self.front.append((item, total))
+        self.middle, self.back = self.high, None
+
+    def _join(self, earlier, later):
+        if earlier is None or later is None:
+            return later if earlier is None else earlier
+        return self.joined(earlier, later)
+
+
+class _RunsOfSlabs:
+    """For slabs one after the other the sums over the runs of blocks that all their rows see."""
+
+    def __init__(self, of_block, joined):
+        self.of_block, self.joined, self.blocks = of_block, joined, None
+
+    def of(self, slab):
+        if slab.blocks is not self.blocks:
+            self.blocks = slab.blocks
+            of_block, joined = (
+                functools.partial(self.of_block, slab.blocks),
+                self.joined(slab.blocks),
+            )
+            self.runs = [_Runs(of_block, joined) for _ in slab.runs]
+        return [run.between(*ends) for run, ends in zip(self.runs, slab.runs, strict=True)]
+
+
+def _collapsed(first, last, blocks, segments):
+    """The chunks of keys that rows first … last meet pair by pair, and the runs of blocks that they do not."""
+    chunks, runs = [], []
+    done = 0
+    for (start, stop), full in segments:
+        start, stop = max(start - blocks.low, done), min(stop - blocks.low, blocks.length)
+        low, high = blocks.run(max(full[0] - blocks.low, start), min(full[1] - blocks.low, stop))
+        runs.append((low, high))
+        parts = ((start, stop),)
+        if low < high:
+            parts = (start, blocks.keys(low).start), (blocks.keys(high - 1).stop, stop)
+        for begin, end in parts:
+            for key in range(begin, end, _MOST_KEYS):
+                keys = slice(key, min(key + _MOST_KEYS, end))
+                chunks.append(_Chunk(keys, key + blocks.low, full, (first, last + 1)))
+        if start < stop:
+            done = stop
+    return chunks, tuple(runs)
+
+
+def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab with its chunks of keys, those of the same batch entries in the order in which runs grow."""
+    batch, heads, n, _ = q.shape
+    m = v.shape[2]
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
+    together = max(1, _SCORES // (heads * _ROWS * _ROWS)) if alike else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        start = q_start + starts[entry]
+        origin, low, count, length = start, k_start, n, lengths[entry]
+        shift = (origin - low) % _ROWS  # so that blocks begin where slabs do
+        blocks = _Blocks(entries, shift - _ROWS if shift else 0, length, low)
+        found = []
+        for row in range(0, count, _ROWS):
+            end = min(row + _ROWS, count)
+            first, last = origin + row, origin + end - 1
+            segments = _segments(first, last, call)
+            chunks, runs = _collapsed(first, last, blocks, segments)
+            shape = (entries.stop - entry, heads, end - row)
+            slab = _Slab(entries, slice(row, end), first, last, shape, blocks, runs)
+            found.append((slab, chunks))
+        blocks.ahead = any(
+            (blocks.keys(low).start + blocks.low) > slab.last
+            for slab, _ in found
+            for low, high in slab.runs
+            if low < high
+        )
+        yield from found[::-1] if _shrink([slab.runs for slab, _ in found]) else found
+
+
+def _shrink(runs):
+    """Whether the runs of one slab after the other end at one place but begin later and later."""
+    some = [run for each in runs for run in each if run[0] < run[1]]
+    return len({high for _, high in some}) == 1 and len({low for low, _ in some}) > 1
+
+
+def _users(ends, count):
+    """For each block the runs of slabs that have it, given the run of blocks that each slab has."""
+    at = [slab for slab, (low, high) in enumerate(ends) if low < high]
+    lows, highs = [ends[slab][0] for slab in at], [ends[slab][1] for slab in at]
+    if lows == sorted(lows) and highs == sorted(highs):
+        found = [
+            (bisect.bisect_right(highs, each), bisect.bisect_right(lows, each))
+            for each in range(count)
+        ]
+        return at, [[run] if run[0] < run[1] else [] for run in found]
+    found = [[] for _ in range(count)]
+    for slab, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        for block in range(low, high):
+            if found[block] and found[block][-1][1] == slab:
+                found[block][-1] = (found[block][-1][0], slab + 1)
+            else:
+                found[block].append((slab, slab + 1))
+    return at, found
+
+
+class _RunsOfBlocks:
+    """For blocks of keys the sums over the slabs all of whose rows see them."""
+
+    def __init__(self, of_slab, joined, slabs):
+        self.of_slab, self.joined = of_slab, joined
+        self.users = [
+            _users(ends, slabs[0].blocks.count)
+            for ends in zip(*(slab.runs for slab in slabs), strict=True)
+        ]
+        self.slabs = slabs
+        self.running = {}
+
+    def order(self):
+        """The blocks in the order in which runs grow."""
+        count = self.slabs[0].blocks.count
+        ends = [
+            [users[block][-1] if users[block] else (0, 0) for _, users in self.users]
+            for block in range(count)
+        ]
+        return range(count - 1, -1, -1) if _shrink(ends) else range(count)
+
+    def of(self, block):
+        found = []
+        for segment, (at, users) in enumerate(self.users):
+            for place, run in enumerate(users[block]):
+                if (segment, place) not in self.running:
+                    self.running[segment, place] = _Runs(
+                        lambda each, at=at: self.of_slab(self.slabs[at[each]]),
+                        self.joined(self.slabs[0].blocks),
+                    )
+                found.append(self.running[segment, place].between(*run))
+        return found
+
+
+def _by_blocks(slabs):
+    """Slabs of the same batch entries together, in the order of their rows."""
+    groups = {}
+    for slab in slabs:
+        groups.setdefault(slab.blocks, []).append(slab)
+    return [sorted(group, key=lambda slab: slab.first) for group in groups.values()]
+
+
+def _by_state(x, shape):
+    """[batch, heads, rows, c] -> [batch * state heads, rows, c], for shape = (batch, heads, rows, state heads)."""
+    return x.reshape(shape[0] * shape[3], -1, x.shape[-1])
+
+
+def _by_key_head(x, shape):
+    """[batch * state heads, keys, c] -> [batch, kv heads, keys, c]: heads that share a key add up."""
+    return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
+
+
+def _pulled(function, inputs, d_outputs):
+    """The gradients of a function's inputs, given those of its outputs that have any."""
+    with torch.enable_grad():
+        inputs = tuple(x.detach().requires_grad_() for x in inputs)
+        pairs = zip(function(*inputs), d_outputs, strict=True)
+        pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
+    if not pairs:
+        return tuple(map(torch.zeros_like, inputs))
+    outs, d_outs = zip(*pairs, strict=True)
+    return torch.autograd.grad(outs, inputs, d_outs, materialize_grads=True)
+
+
+def _rows_in(x, slab):
+    """[batch, heads, n, c] -> a slab's [batch, heads, rows, c] in the type of sums."""
+    return x[slab.entries, :, slab.rows].to(_wide(x.dtype))
+
+
+def _keys_in(x, blocks, keys, dtype):
+    """[batch, kv heads, m, ...] -> a block's [batch, kv heads, keys, c] in the type of sums."""
+    x = x[blocks.entries, :, keys].to(dtype)
+    return x if x.dim() == 4 else x[..., None]
+
+
+def _takes_states(form, q, v, q_start, k_start):
+    """Whether the torch form sums keys by states: as the caller says, or where it costs less."""
+    return form == "torch linear"
+
+
+def _row_features(q, G_whole_of_row, G_rest_of_row, near, numbers, shape):
+    """What queries give to each term, [batch * heads, group * rows, features]."""
+    _, factor_1 = numbers
+    f0 = (
+        q
+        * torch.exp(
+            (G_whole_of_row + _of_heads(near.keys[0], shape[1]))
+            + (G_rest_of_row + _of_heads(near.keys[1], shape[1]))
+        )
+        * factor_1
+    )
+    return (_by_state(f0, shape),)
+
+
+def _key_features(k, G_whole_of_key, G_rest_of_key, near, numbers):
+    """What keys give to each term, [batch * heads, keys, features]."""
+    f0 = k * torch.exp((-1 * G_whole_of_key - near.keys[0]) + (-1 * G_rest_of_key - near.keys[1]))
+    return (f0.flatten(0, 1),)
+
+
+def _near(k, G_whole_of_key, G_rest_of_key, at, numbers):
+    """The key that features are relative to: its position and its exponents."""
+    return _Near(at, (-1 * G_whole_of_key, -1 * G_rest_of_key))
+
+
+def _moved(states, start, end, numbers):
+    """Sums over keys relative to one key, as sums relative to another."""
+    if start is end:
+        return states
+    (s0,) = states
+    move0 = _as_factor(torch.exp((start.keys[0] - end.keys[0]) + (start.keys[1] - end.keys[1])), s0)
+    return (s0 * move0,)
+
+
+def _joined(to_later, turned, numbers, earlier, later):
+    """Sums over two runs, one behind the other, relative to what is near the later or the earlier.
+
+    `turned` is for sums over rows, whose features grow where those of keys shrink.
+    """
+    near = later.near if to_later else earlier.near
+
+    def moved(sums):
+        ends = (near, sums.near) if turned else (sums.near, near)
+        return sums.states if sums.near is near else _moved(sums.states, *ends, numbers)
+
+    states = zip(moved(earlier), moved(later), strict=True)
+    return _Sums(tuple(a + b for a, b in states), near)
+
+
+def _of_block(k, G_whole_of_key, G_rest_of_key, v, numbers, blocks, block):
+    """What the keys of a block add to the sums of rows that see all of them."""
+    keys = blocks.keys(block)
+    dtype = _wide(v.dtype)
+    k = _keys_in(k, blocks, keys, dtype)
+    G_whole_of_key = _keys_in(G_whole_of_key, blocks, keys, dtype)
+    G_rest_of_key = _keys_in(G_rest_of_key, blocks, keys, dtype)
+    v = _keys_in(v, blocks, keys, dtype)
+    at = 0 if blocks.ahead else keys.stop - keys.start - 1
+    near = _near(
+        k[:, :, at : at + 1],
+        G_whole_of_key[:, :, at : at + 1],
+        G_rest_of_key[:, :, at : at + 1],
+        blocks.low + keys.start + at,
+        numbers,
+    )
+    (f0,) = _key_features(k, G_whole_of_key, G_rest_of_key, near, numbers)
+    values = v.flatten(0, 1)
+    states = (
+        torch.bmm(f0.mT, values),
+    )  # fmt: skip
+    return _Sums(states, near)
+
+
+def _running_sums(k, G_whole_of_key, G_rest_of_key, v, numbers, heads):
+    """Sums over runs of blocks of keys, for the slabs of one pass."""
+
+    def of_block(blocks, block):
+        return _of_block(
+            k, G_whole_of_key, G_rest_of_key, v, _entries_of(numbers, blocks), blocks, block
+        )
+
+    return _RunsOfSlabs(
+        of_block,
+        lambda blocks: functools.partial(
+            _joined, not blocks.ahead, False, _entries_of(numbers, blocks)
+        ),
+    )
+
+
+def _begun(found, q, G_whole_of_row, G_rest_of_row, numbers, heads, kv_heads, slab):
+    """The sums of a slab's rows over the keys that all of them see; None where there are none."""
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+        (f0,) = _row_features(
+            q, G_whole_of_row, G_rest_of_row, sums.near, numbers, (*slab.shape, heads)
+        )
+        own = (torch.bmm(f0, s0),)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    if total is None:
+        return None
+    (out,) = total
+    return (out.view(slab.shape[0] * kv_heads, -1, out.shape[-1]),)
+
+
+def _sum_gradients(d_rows, numbers, slab, heads):
+    """The gradients of the sums of a slab's rows, [batch * heads, group * rows, width]."""
+    return (_by_state(d_rows, (*slab.shape, heads)),)
+
+
+def _row_gradients(found, q, G_whole_of_row, G_rest_of_row, d_rows, numbers, heads, slab):
+    """What the keys that all rows of a slab see give to the gradients of rows."""
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+
+        def features(q, G_rest_of_row):
+            return _row_features(
+                q, G_whole_of_row, G_rest_of_row, sums.near, numbers, (*slab.shape, heads)
+            )
+
+        d_features = (
+            torch.bmm(g0, s0.mT),
+        )  # fmt: skip
+        own = _pulled(
+            features,
+            (
+                q,
+                G_rest_of_row,
+            ),
+            d_features,
+        )
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _of_slab(
+    q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key, d_rows, numbers, heads, slab
+):
+    """What the rows of a slab add to the gradients of keys that all of them see."""
+    blocks = slab.blocks
+    at = (slab.last if blocks.ahead else slab.first) - blocks.low
+    at = min(max(at, 0), blocks.length - 1)
+    near = _near(
+        _keys_in(k, blocks, slice(at, at + 1), d_rows.dtype),
+        _keys_in(G_whole_of_key, blocks, slice(at, at + 1), d_rows.dtype),
+        _keys_in(G_rest_of_key, blocks, slice(at, at + 1), d_rows.dtype),
+        blocks.low + at,
+        numbers,
+    )
+    (f0,) = _row_features(q, G_whole_of_row, G_rest_of_row, near, numbers, (*slab.shape, heads))
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    states = (
+        torch.bmm(f0.mT, g0),
+    )  # fmt: skip
+    return _Sums(states, near)
+
+
+def _key_gradients(found, k, G_whole_of_key, G_rest_of_key, v, numbers, blocks, block):
+    """What the rows that see all keys of a block give to the gradients of keys and of values."""
+    keys = blocks.keys(block)
+    dtype = _wide(v.dtype)
+    k = _keys_in(k, blocks, keys, dtype)
+    G_whole_of_key = _keys_in(G_whole_of_key, blocks, keys, dtype)
+    G_rest_of_key = _keys_in(G_rest_of_key, blocks, keys, dtype)
+    v = _keys_in(v, blocks, keys, dtype)
+    values = v.flatten(0, 1)
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+
+        def features(k, G_rest_of_key):
+            return _key_features(k, G_whole_of_key, G_rest_of_key, sums.near, numbers)
+
+        (f0,) = features(k, G_rest_of_key)
+        d_values = torch.bmm(f0, s0)
+        d_values = _by_key_head(d_values, v.shape)
+        d_features = (
+            (torch.bmm(values, s0.mT)).expand_as(f0),
+        )  # fmt: skip
+        own = (
+            *_pulled(
+                features,
+                (
+                    k,
+                    G_rest_of_key,
+                ),
+                d_features,
+            ),
+            d_values,
+        )
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _add_key_gradients(
+    slabs, q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key, v, d_out, numbers,
+    heads,
+    dk, d_G_rest_of_key, dv,
+):  # fmt: skip
+    """Add what rows give to the gradients of keys that all rows of their slabs see."""
+
+    def of_slab(slab):
+        d_rows = _rows_in(d_out, slab)
+        return _of_slab(
+            _rows_in(q, slab), _rows_in(G_whole_of_row, slab), _rows_in(G_rest_of_row, slab), k,
+            G_whole_of_key, G_rest_of_key, d_rows, _entries_of(numbers, slab), heads, slab,
+        )  # fmt: skip
+
+    for group in _by_blocks(slabs):
+        blocks = group[0].blocks
+        own = _entries_of(numbers, blocks)
+        sums = _RunsOfBlocks(
+            of_slab,
+            lambda blocks: functools.partial(
+                _joined, blocks.ahead, True, _entries_of(numbers, blocks)
+            ),
+            group,
+        )
+        for block in sums.order():
+            given = _key_gradients(
+                sums.of(block), k, G_whole_of_key, G_rest_of_key, v, own, blocks, block
+            )
+            if given is not None:
+                keys = blocks.keys(block)
+                dk[blocks.entries, :, keys] += given[0]
+                d_G_rest_of_key[blocks.entries, :, keys] += given[1]
+                dv[blocks.entries, :, keys] += given[2]
 
 
 # --- the same in plain operations: for compilers, and for second derivatives ----------------------
@@ -1409,6 +1953,15 @@ def _spread(x, q, keys):
     return q.new_zeros((*q.shape[:-1], keys)) + x
 
 
+def _as_factor(x, state):
+    """Factors of states [batch * heads, features, c], given for [batch or 1, heads or 1, 1, features or 1]."""
+    x = x.to(state.dtype)
+    if x.dim() < 4:
+        return x
+    heads = x.shape[1]
+    return x.expand(max(x.shape[0], state.shape[0] // heads), heads, 1, x.shape[3]).flatten(0, 1).mT
+
+
 def _positions(count, start, starts, device):
     """Positions of tokens, [batch or 1, 1, tokens, 1]."""
     at = torch.arange(count, device=device)[:, None] + start
@@ -1484,6 +2037,11 @@ def _expect_within(index, size, name, text, axis):
     _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
 
 
+def _of_heads(x, heads):
+    """Something of each key head for every query head; no copy where these are as many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
 def _channels_of_rows(x, shape):
     """Folded vectors of rows -> [width, batch, heads, rows, 1]."""
     return x.view(*shape, -1).movedim(-1, 0).contiguous()[..., None]
@@ -1513,8 +2071,23 @@ def _run(
     kv_lengths,
     form,
 ):
-    run = _launch_forward if form == "triton" else _forward
-    return run(
+    if form == "triton":
+        return _launch_forward(
+            q,
+            G_whole_of_row,
+            G_rest_of_row,
+            k,
+            G_whole_of_key,
+            G_rest_of_key,
+            v,
+            scale,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+        )
+    by_states = _takes_states(form, q, v, q_start, k_start)
+    return _forward(
         q,
         G_whole_of_row,
         G_rest_of_row,
@@ -1527,13 +2100,15 @@ def _run(
         k_start,
         q_starts,
         kv_lengths,
+        by_states,
     )
 
 
 def _run_backward(*args):
     *args, form = args
-    run = _launch_backward if form == "triton" else _backward
-    return run(*args)
+    if form == "triton":
+        return _launch_backward(*args)
+    return _backward(*args, _takes_states(form, args[0], args[6], *args[-4:-2]))
 
 
 class _Attention(torch.autograd.Function):
@@ -1857,6 +2432,12 @@ def _form(form, q):
     return form
 
 
+def _with_plan(form, plan):
+    """The form with what the caller says of its plan."""
+    _expect(plan in (None, "linear", "blocked"), "plan", repr(plan), "None, 'linear' or 'blocked'")
+    return form if plan is None or form == "triton" else f"{form} {plan}"
+
+
 def _prepared(q, k, v, g, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
     for name, x in (("q", q), ("k", k), ("v", v), ("g", g)):
@@ -1897,6 +2478,7 @@ def attention(
     k_start: int = 0,
     dropout_p: float = 0.0,
     form: str | None = None,
+    plan: str | None = None,
 ):
     """Gated linear attention: a gate for each token and feature, log of a decay (arXiv 2312.06635,
     section 4.1).
@@ -1912,6 +2494,8 @@ def attention(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+            by default what costs less for the sizes of the call.
 
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
@@ -1923,6 +2507,7 @@ def attention(
     prepared = _prepared(q, k, v, g, scale, kv_lengths, q_start, k_start)
     prepared = *_operands(*prepared), *prepared[4:]
     form = _form(form, prepared[0])
+    form = _with_plan(form, plan)
     if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
         outs = _Attention.apply(*prepared, form)
     else:

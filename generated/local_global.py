@@ -24,6 +24,7 @@
 # Plan of `far`: a tile of rows first … last visits all keys, without a mask.
 # Cost of `far`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
+import bisect
 import functools
 import math
 from typing import NamedTuple
@@ -1625,6 +1626,10 @@ def _near_weights(q, k, bias, *, rows=slice(None), kv_lengths=None, q_start=None
 # --- the branch `far`: true -----------------------------------------------------------------------
 # How the kernels follow from the spec:
 # - drop-division: x / 1 = x.
+# - separate: a weight that is a sum of products of a number of the query and one of the key is a
+#   product of vectors.
+# - reassociate: sum_j (f_i . g_j) v_j = f_i . (sum_j g_j v_j): keys that all rows of a tile see
+#   are summed once for them.
 
 
 def _far_segments(first, last, call):
@@ -1641,8 +1646,8 @@ def _far_numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
     n = q.shape[2]
     inverse_n = 1 / max(n, 1)
-    d_dot_factor = 1 / max(n, 1)
-    return inverse_n, d_dot_factor
+    factor_1 = 1 / max(n, 1)
+    return inverse_n, factor_1
 
 
 if triton is not None:
@@ -1735,7 +1740,7 @@ if triton is not None:
 
     @triton.jit
     def _far_backward_columns_tile(
-        d_k2_total, dv, k2, v,
+        dv, d_k2, k2, v,
         q2_ptr, d_out_ptr, q2_stride, d_out_stride,
         row, n, inverse_n,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -1749,21 +1754,22 @@ if triton is not None:
             related = visible[None, :]
         d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
         d_share = _dot(v, tl.trans(d_out), None, PRECISION)
-        if MASKED:
-            d_share = tl.where(related, d_share, 0.0)
         weight = dot_q2k2 * inverse_n
         if MASKED:
             weight = tl.where(related, weight, 0.0)
-        d_k2_total = _dot(d_share.to(q2.dtype), q2, d_k2_total, PRECISION)
+        d_dot_q2k2 = d_share * inverse_n
+        if MASKED:
+            d_dot_q2k2 = tl.where(related, d_dot_q2k2, 0.0)
         dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
-        return d_k2_total, dv
+        d_k2 = _dot(d_dot_q2k2.to(q2.dtype), q2, d_k2, PRECISION)
+        return dv, d_k2
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _far_backward_columns_kernel(
         k2_ptr, v_ptr, q2_ptr, d_out_ptr, d_k2_ptr, dv_ptr,
         q_start_ptr, kv_lengths_ptr,
         k2_strides, v_strides, q2_strides, d_out_strides,
-        n, m, k_start, d_dot_factor, inverse_n,
+        n, m, k_start, inverse_n,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
@@ -1802,8 +1808,8 @@ if triton is not None:
         f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
         f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
 
-        d_k2_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
         dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        d_k2 = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
         for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
             q2_head_ptr = (
                 q2_ptr
@@ -1818,22 +1824,21 @@ if triton is not None:
             for step in range(0, f0 - t0 + t1 - f1):
                 tile = t0 + step
                 tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-                d_k2_total, dv = _far_backward_columns_tile(
-                    d_k2_total, dv, k2, v,
+                dv, d_k2 = _far_backward_columns_tile(
+                    dv, d_k2, k2, v,
                     q2_head_ptr + tile * q2_step, d_out_head_ptr + tile * d_out_step, q2_strides[2],
                     d_out_strides[2],
                     tile * BLOCK_M, n, inverse_n,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
                 )  # fmt: skip
             for tile in range(f0, f1):
-                d_k2_total, dv = _far_backward_columns_tile(
-                    d_k2_total, dv, k2, v,
+                dv, d_k2 = _far_backward_columns_tile(
+                    dv, d_k2, k2, v,
                     q2_head_ptr + tile * q2_step, d_out_head_ptr + tile * d_out_step, q2_strides[2],
                     d_out_strides[2],
                     tile * BLOCK_M, n, inverse_n,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
                 )  # fmt: skip
-        d_k2 = d_k2_total * d_dot_factor
         _store_tile(
             d_k2_ptr + first_vector * D,
             column_lanes < m,
@@ -1853,9 +1858,9 @@ if triton is not None:
 
     @triton.jit
     def _far_backward_rows_tile(
-        d_q2_total, d_out,
+        d_q2, d_out,
         k2_ptr, v_ptr, k2_stride, v_stride,
-        column, low, high,
+        column, low, high, inverse_n,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
     ):  # fmt: skip
@@ -1865,18 +1870,19 @@ if triton is not None:
             related = visible[None, :]
         v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
         d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_dot_q2k2 = d_share * inverse_n
         if MASKED:
-            d_share = tl.where(related, d_share, 0.0)
+            d_dot_q2k2 = tl.where(related, d_dot_q2k2, 0.0)
         k2 = _load_tile(k2_ptr, k2_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
-        d_q2_total = _dot(d_share.to(k2.dtype), k2, d_q2_total, PRECISION)
-        return d_q2_total
+        d_q2 = _dot(d_dot_q2k2.to(k2.dtype), k2, d_q2, PRECISION)
+        return d_q2
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _far_backward_rows_kernel(
         d_out_ptr, k2_ptr, v_ptr, d_q2_ptr,
         q_start_ptr, kv_lengths_ptr,
         d_out_strides, k2_strides, v_strides,
-        n, m, k_start, d_dot_factor,
+        n, m, k_start, inverse_n,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
@@ -1918,25 +1924,24 @@ if triton is not None:
         f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
         f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
 
-        d_q2_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        d_q2 = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         for step in range(0, f0 - t0 + t1 - f1):
             tile = t0 + step
             tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-            d_q2_total = _far_backward_rows_tile(
-                d_q2_total, d_out,
+            d_q2 = _far_backward_rows_tile(
+                d_q2, d_out,
                 k2_ptr + tile * k2_step, v_ptr + tile * v_step, k2_strides[2], v_strides[2],
-                tile * BLOCK_N, low, high,
+                tile * BLOCK_N, low, high, inverse_n,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
             )  # fmt: skip
         for tile in range(f0, f1):
-            d_q2_total = _far_backward_rows_tile(
-                d_q2_total, d_out,
+            d_q2 = _far_backward_rows_tile(
+                d_q2, d_out,
                 k2_ptr + tile * k2_step, v_ptr + tile * v_step, k2_strides[2], v_strides[2],
-                tile * BLOCK_N, low, high,
+                tile * BLOCK_N, low, high, inverse_n,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
             )  # fmt: skip
 
-        d_q2 = d_q2_total * d_dot_factor
         _store_tile(d_q2_ptr + first_vector * D, visible, d_q2, BLOCK_M, D, BLOCK_D)
 
 
@@ -2021,8 +2026,7 @@ def _far_kernel_numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
     n = q.shape[2]
     inverse_n = 1 / max(n, 1)
-    d_dot_factor = 1 / max(n, 1)
-    return inverse_n, d_dot_factor
+    return (inverse_n,)
 
 
 def _far_launch_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths):
@@ -2031,7 +2035,7 @@ def _far_launch_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths
     batch, heads, n, _ = q2.shape
     m = k2.shape[2]
     out = q2.new_empty(batch, heads, n, v.shape[-1])
-    inverse_n, d_dot_factor = _far_kernel_numbers(q2, k2, v, scale, kv_lengths)
+    (inverse_n,) = _far_kernel_numbers(q2, k2, v, scale, kv_lengths)
     starts, lengths = _places(q2, k2, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
@@ -2052,7 +2056,7 @@ def _far_launch_backward(q2, k2, v, out, d_out, scale, q_start, k_start, q_start
     d_q2 = q2.new_empty(q2.shape)
     d_k2 = k2.new_empty(k2.shape)
     dv = v.new_empty(v.shape)
-    inverse_n, d_dot_factor = _far_kernel_numbers(q2, k2, v, scale, kv_lengths)
+    (inverse_n,) = _far_kernel_numbers(q2, k2, v, scale, kv_lengths)
     starts, lengths = _places(q2, k2, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
@@ -2060,7 +2064,7 @@ def _far_launch_backward(q2, k2, v, out, d_out, scale, q_start, k_start, q_start
             k2, v, q2, d_out, d_k2, dv,
             starts, lengths,
             k2.stride()[:3], v.stride()[:3], q2.stride()[:3], d_out.stride()[:3],
-            n, m, k_start, d_dot_factor, inverse_n,
+            n, m, k_start, inverse_n,
         )  # fmt: skip
     if d_q2.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
@@ -2068,16 +2072,18 @@ def _far_launch_backward(q2, k2, v, out, d_out, scale, q_start, k_start, q_start
             d_out, k2, v, d_q2,
             starts, lengths,
             d_out.stride()[:3], k2.stride()[:3], v.stride()[:3],
-            n, m, k_start, d_dot_factor,
+            n, m, k_start, inverse_n,
         )  # fmt: skip
     return d_q2, d_k2, dv
 
 
-def _far_forward_slab(q2, k2, v, numbers, slab, chunks, work, call):
+def _far_forward_slab(q2, k2, v, numbers, slab, chunks, work, call, state):
     """The vectors and row numbers of one slab; q2 is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
     inverse_n, _ = numbers
     out = q2.new_zeros((*q2.shape[:2], v.shape[-1]))
+    if state is not None:
+        (out,) = state
     for chunk in chunks:
         k2_tile = _flat(k2[:, :, chunk.keys], q2.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q2.dtype)
@@ -2088,23 +2094,23 @@ def _far_forward_slab(q2, k2, v, numbers, slab, chunks, work, call):
     return (out,)
 
 
-def _far_backward_slab(q2, k2, v, d_out, d_k2_total, dv, numbers, slab, chunks, work, call):
+def _far_backward_slab(q2, k2, v, d_out, dv, d_k2, numbers, slab, chunks, work, call):
     """Gradients of one slab: returns that of q2 and adds those of k2 and v to their totals."""
     shape = slab.shape
-    inverse_n, d_dot_factor = numbers
-    d_q2_total = q2.new_zeros((*q2.shape[:2], q2.shape[-1]))
+    inverse_n, _ = numbers
+    d_q2 = q2.new_zeros((*q2.shape[:2], q2.shape[-1]))
     for chunk in chunks:
         k2_tile = _flat(k2[:, :, chunk.keys], q2.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q2.dtype)
         dot_q2k2 = _product(q2, k2_tile, work[0], shape)
         d_share = _product(d_out, v_tile, work[1], shape)
-        _far_hide(d_share, chunk, 0.0, call)
-        d_q2_total.baddbmm_(_pairs(d_share, q2), k2_tile)
-        d_k2_total[:, chunk.keys].baddbmm_(_pairs(d_share, q2).mT, q2)
         weight = dot_q2k2.mul_(inverse_n)
         _far_hide(weight, chunk, 0.0, call)
         dv[:, chunk.keys].baddbmm_(_pairs(weight, q2).mT, d_out)
-    d_q2 = d_q2_total * d_dot_factor
+        d_dot_q2k2 = d_share.mul_(inverse_n)
+        _far_hide(d_dot_q2k2, chunk, 0.0, call)
+        d_q2.baddbmm_(_pairs(d_dot_q2k2, q2), k2_tile)
+        d_k2[:, chunk.keys].baddbmm_(_pairs(d_dot_q2k2, q2).mT, q2)
     return (d_q2,)
 
 
@@ -2116,6 +2122,8 @@ class _far_Slab(NamedTuple):
     first: int
     last: int
     shape: tuple  # batch entries, heads, rows
+    blocks: object = None  # of its batch entries' keys
+    runs: tuple = ()  # of blocks that all its rows see
 
 
 @functools.lru_cache(maxsize=8)
@@ -2183,7 +2191,7 @@ def _far_slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
             row = end
 
 
-def _far_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths):
+def _far_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, by_states):
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q2.dtype)
     outs = [q2.new_empty(*q2.shape[:3], v.shape[-1])]
@@ -2192,11 +2200,21 @@ def _far_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths):
 
     def run(q2, k2, v, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _far_slabs(q2, v, q_start, k_start, q_starts, kv_lengths, call):
+        heads = v.shape[1]
+        sums = _running_sums(k2, v, numbers, heads)
+        for slab, chunks in (_slabs_with_runs if by_states else _far_slabs)(
+            q2, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
+            state = None
+            if slab.runs:
+                state = _begun(
+                    sums.of(slab), _rows_in(q2, slab), _entries_of(numbers, slab), heads, kv_heads,
+                    slab,
+                )  # fmt: skip
             work = _workspace(slab, chunks, q2, 2, work)
             results = _far_forward_slab(
                 _fold(q2, slab, kv_heads), k2[slab.entries], v[slab.entries],
-                _entries_of(numbers, slab), slab, chunks, work, call,
+                _entries_of(numbers, slab), slab, chunks, work, call, state,
             )  # fmt: skip
             store(slab, results)
 
@@ -2206,7 +2224,7 @@ def _far_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths):
     return tuple(outs)
 
 
-def _far_backward(q2, k2, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths):
+def _far_backward(q2, k2, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths, by_states):
     """The gradients of q2, k2 and v."""
     wide = _wide(q2.dtype)
     d_q2 = q2.new_empty(q2.shape)
@@ -2216,15 +2234,30 @@ def _far_backward(q2, k2, v, out, d_out, scale, q_start, k_start, q_starts, kv_l
 
     def run(q2, k2, v, d_out, d_k2, dv, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _far_slabs(q2, v, q_start, k_start, q_starts, kv_lengths, call):
+        heads = v.shape[1]
+        sums, collapsed = _running_sums(k2, v, numbers, heads), []
+        for slab, chunks in (_slabs_with_runs if by_states else _far_slabs)(
+            q2, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
             work = _workspace(slab, chunks, q2, 2, work)
             d_rows = _fold(d_out, slab, kv_heads)
             results = _far_backward_slab(
                 _fold(q2, slab, kv_heads), k2[slab.entries], v[slab.entries], d_rows,
-                d_k2[slab.entries].flatten(0, 1), dv[slab.entries].flatten(0, 1),
+                dv[slab.entries].flatten(0, 1), d_k2[slab.entries].flatten(0, 1),
                 _entries_of(numbers, slab), slab, chunks, work, call,
             )  # fmt: skip
+            if slab.runs:
+                collapsed.append(slab)
+                given = _row_gradients(
+                    sums.of(slab), _rows_in(q2, slab), _rows_in(d_out, slab),
+                    _entries_of(numbers, slab), heads, slab,
+                )  # fmt: skip
+                if given is not None:
+                    results = (results[0] + given[0].reshape(results[0].shape),)
             store(slab, results)
+        _add_key_gradients(
+            collapsed, q2, k2, v, d_out, numbers, heads, d_k2, dv,
+        )  # fmt: skip
 
     grads = (d_q2,)
     with torch.autocast(q2.device.type, enabled=False):
@@ -2232,8 +2265,393 @@ def _far_backward(q2, k2, v, out, d_out, scale, q_start, k_start, q_starts, kv_l
         run(
             q2, k2, v, d_out, d_k2, dv, numbers, call, functools.partial(_store, grads),
         )  # fmt: skip
-        d_k2.mul_(numbers[1])
     return d_q2, d_k2.to(k2.dtype), dv.to(v.dtype)
+
+
+_ROWS = 64  # rows of a slab, and keys of a block
+
+
+class _Blocks:
+    """The keys of some batch entries in blocks, of which some begin with a slab of rows."""
+
+    def __init__(self, entries, origin, length, low):
+        self.entries, self.origin, self.length, self.low = entries, origin, length, low
+
+    @property
+    def count(self):
+        return -(-(self.length - self.origin) // _ROWS) if self.length > 0 else 0
+
+    def keys(self, block):
+        """The places of a block's keys."""
+        start = self.origin + block * _ROWS
+        return slice(max(0, start), min(self.length, start + _ROWS))
+
+    def run(self, low, high):
+        """The first of the blocks that lie within keys low … high - 1, and the one after the last."""
+        first = 0 if low <= 0 else -((self.origin - low) // _ROWS)
+        end = self.count if high >= self.length else (high - self.origin) // _ROWS
+        return (first, end) if first < end else (0, 0)
+
+
+class _Runs:
+    """Sums over runs of items, each told by its first item and the one after its last.
+
+    A run that follows another costs what is new in it. Nothing is ever subtracted: when items leave at
+    the front, the sums of what stays have been kept, or are taken anew.
+    """
+
+    def __init__(self, of_item, joined):
+        self.of_item, self.joined = of_item, joined
+        self.begin(0)
+
+    def begin(self, low):
+        self.low = self.middle = self.high = low
+        self.front = []  # sums over first … middle - 1, for first items from middle - 1 down to low
+        self.back = None  # the sum over middle … high - 1
+
+    def between(self, low, high):
+        """The sum over items low … high - 1; None where there are none."""
+        if low >= high:
+            return None
+        if low < self.low and high == self.high:
+            return self._extended_down(low)
+        if low < self.low or low >= self.high or high < self.high:
+            self.begin(low)
+        for item in range(self.high, high):
+            self.back = self._join(self.back, self.of_item(item))
+        self.high = high
+        if low > self.low:
+            self._leave(low)
+        return self._join(self.front[-1][1] if self.front else None, self.back)
+
+    def _extended_down(self, low):
+        total = self._join(self.front[-1][1] if self.front else None, self.back)
+        for item in range(self.low - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+        self.low, self.middle, self.front, self.back = low, self.high, [(low, total)], None
+        return total
+
+    def _leave(self, low):
+        while self.front and self.front[-1][0] < low:
+            self.front.pop()
+        if not self.front and low != self.middle:
+            self._turn(low)
+        self.low = low
+
+    def _turn(self, low):
+        """Sums from every first item on, so that the next ones to leave cost nothing."""
+        self.front, total = [], None
+        for item in range(self.high - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+            self.front.append((item, total))
+        self.middle, self.back = self.high, None
+
+    def _join(self, earlier, later):
+        if earlier is None or later is None:
+            return later if earlier is None else earlier
+        return self.joined(earlier, later)
+
+
+class _RunsOfSlabs:
+    """For slabs one after the other the sums over the runs of blocks that all their rows see."""
+
+    def __init__(self, of_block, joined):
+        self.of_block, self.joined, self.blocks = of_block, joined, None
+
+    def of(self, slab):
+        if slab.blocks is not self.blocks:
+            self.blocks = slab.blocks
+            of_block, joined = (
+                functools.partial(self.of_block, slab.blocks),
+                self.joined(slab.blocks),
+            )
+            self.runs = [_Runs(of_block, joined) for _ in slab.runs]
+        return [run.between(*ends) for run, ends in zip(self.runs, slab.runs, strict=True)]
+
+
+def _collapsed(first, last, blocks, segments):
+    """The chunks of keys that rows first … last meet pair by pair, and the runs of blocks that they do not."""
+    chunks, runs = [], []
+    done = 0
+    for (start, stop), full in segments:
+        start, stop = max(start - blocks.low, done), min(stop - blocks.low, blocks.length)
+        low, high = blocks.run(max(full[0] - blocks.low, start), min(full[1] - blocks.low, stop))
+        runs.append((low, high))
+        parts = ((start, stop),)
+        if low < high:
+            parts = (start, blocks.keys(low).start), (blocks.keys(high - 1).stop, stop)
+        for begin, end in parts:
+            for key in range(begin, end, _MOST_KEYS):
+                keys = slice(key, min(key + _MOST_KEYS, end))
+                chunks.append(_Chunk(keys, key + blocks.low, full, (first, last + 1)))
+        if start < stop:
+            done = stop
+    return chunks, tuple(runs)
+
+
+def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab with its chunks of keys, those of the same batch entries in the order in which runs grow."""
+    batch, heads, n, _ = q.shape
+    m = v.shape[2]
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
+    together = max(1, _SCORES // (heads * _ROWS * _ROWS)) if alike else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        start = q_start + starts[entry]
+        origin, low, count, length = start, k_start, n, lengths[entry]
+        shift = (origin - low) % _ROWS  # so that blocks begin where slabs do
+        blocks = _Blocks(entries, shift - _ROWS if shift else 0, length, low)
+        found = []
+        for row in range(0, count, _ROWS):
+            end = min(row + _ROWS, count)
+            first, last = origin + row, origin + end - 1
+            segments = _far_segments(first, last, call)
+            chunks, runs = _collapsed(first, last, blocks, segments)
+            shape = (entries.stop - entry, heads, end - row)
+            slab = _far_Slab(entries, slice(row, end), first, last, shape, blocks, runs)
+            found.append((slab, chunks))
+        yield from found[::-1] if _shrink([slab.runs for slab, _ in found]) else found
+
+
+def _shrink(runs):
+    """Whether the runs of one slab after the other end at one place but begin later and later."""
+    some = [run for each in runs for run in each if run[0] < run[1]]
+    return len({high for _, high in some}) == 1 and len({low for low, _ in some}) > 1
+
+
+def _users(ends, count):
+    """For each block the runs of slabs that have it, given the run of blocks that each slab has."""
+    at = [slab for slab, (low, high) in enumerate(ends) if low < high]
+    lows, highs = [ends[slab][0] for slab in at], [ends[slab][1] for slab in at]
+    if lows == sorted(lows) and highs == sorted(highs):
+        found = [
+            (bisect.bisect_right(highs, each), bisect.bisect_right(lows, each))
+            for each in range(count)
+        ]
+        return at, [[run] if run[0] < run[1] else [] for run in found]
+    found = [[] for _ in range(count)]
+    for slab, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        for block in range(low, high):
+            if found[block] and found[block][-1][1] == slab:
+                found[block][-1] = (found[block][-1][0], slab + 1)
+            else:
+                found[block].append((slab, slab + 1))
+    return at, found
+
+
+class _RunsOfBlocks:
+    """For blocks of keys the sums over the slabs all of whose rows see them."""
+
+    def __init__(self, of_slab, joined, slabs):
+        self.of_slab, self.joined = of_slab, joined
+        self.users = [
+            _users(ends, slabs[0].blocks.count)
+            for ends in zip(*(slab.runs for slab in slabs), strict=True)
+        ]
+        self.slabs = slabs
+        self.running = {}
+
+    def order(self):
+        """The blocks in the order in which runs grow."""
+        count = self.slabs[0].blocks.count
+        ends = [
+            [users[block][-1] if users[block] else (0, 0) for _, users in self.users]
+            for block in range(count)
+        ]
+        return range(count - 1, -1, -1) if _shrink(ends) else range(count)
+
+    def of(self, block):
+        found = []
+        for segment, (at, users) in enumerate(self.users):
+            for place, run in enumerate(users[block]):
+                if (segment, place) not in self.running:
+                    self.running[segment, place] = _Runs(
+                        lambda each, at=at: self.of_slab(self.slabs[at[each]]),
+                        self.joined(self.slabs[0].blocks),
+                    )
+                found.append(self.running[segment, place].between(*run))
+        return found
+
+
+def _by_blocks(slabs):
+    """Slabs of the same batch entries together, in the order of their rows."""
+    groups = {}
+    for slab in slabs:
+        groups.setdefault(slab.blocks, []).append(slab)
+    return [sorted(group, key=lambda slab: slab.first) for group in groups.values()]
+
+
+def _by_state(x, shape):
+    """[batch, heads, rows, c] -> [batch * state heads, rows, c], for shape = (batch, heads, rows, state heads)."""
+    return x.reshape(shape[0] * shape[3], -1, x.shape[-1])
+
+
+def _by_key_head(x, shape):
+    """[batch * state heads, keys, c] -> [batch, kv heads, keys, c]: heads that share a key add up."""
+    return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
+
+
+def _pulled(function, inputs, d_outputs):
+    """The gradients of a function's inputs, given those of its outputs that have any."""
+    with torch.enable_grad():
+        inputs = tuple(x.detach().requires_grad_() for x in inputs)
+        pairs = zip(function(*inputs), d_outputs, strict=True)
+        pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
+    if not pairs:
+        return tuple(map(torch.zeros_like, inputs))
+    outs, d_outs = zip(*pairs, strict=True)
+    return torch.autograd.grad(outs, inputs, d_outs, materialize_grads=True)
+
+
+def _rows_in(x, slab):
+    """[batch, heads, n, c] -> a slab's [batch, heads, rows, c] in the type of sums."""
+    return x[slab.entries, :, slab.rows].to(_wide(x.dtype))
+
+
+def _keys_in(x, blocks, keys, dtype):
+    """[batch, kv heads, m, ...] -> a block's [batch, kv heads, keys, c] in the type of sums."""
+    x = x[blocks.entries, :, keys].to(dtype)
+    return x if x.dim() == 4 else x[..., None]
+
+
+def _takes_states(form, q, v, q_start, k_start):
+    """Whether the torch form sums keys by states: as the caller says, or where it costs less."""
+    return form == "torch linear"
+
+
+def _row_features(q2, numbers, shape):
+    """What queries give to each term, [batch * heads, group * rows, features]."""
+    _, factor_1 = numbers
+    f0 = q2 * factor_1
+    return (_by_state(f0, shape),)
+
+
+def _key_features(k2, numbers):
+    """What keys give to each term, [batch * heads, keys, features]."""
+    f0 = k2
+    return (f0.flatten(0, 1),)
+
+
+def _joined(earlier, later):
+    """Sums over keys of two runs, one behind the other."""
+    return tuple(a + b for a, b in zip(earlier, later, strict=True))
+
+
+def _of_block(k2, v, numbers, blocks, block):
+    """What the keys of a block add to the sums of rows that see all of them."""
+    keys = blocks.keys(block)
+    dtype = _wide(v.dtype)
+    k2 = _keys_in(k2, blocks, keys, dtype)
+    v = _keys_in(v, blocks, keys, dtype)
+    (f0,) = _key_features(k2, numbers)
+    values = v.flatten(0, 1)
+    return (torch.bmm(f0.mT, values),)
+
+
+def _running_sums(k2, v, numbers, heads):
+    """Sums over runs of blocks of keys, for the slabs of one pass."""
+
+    def of_block(blocks, block):
+        return _of_block(k2, v, _entries_of(numbers, blocks), blocks, block)
+
+    return _RunsOfSlabs(of_block, lambda _: _joined)
+
+
+def _begun(found, q2, numbers, heads, kv_heads, slab):
+    """The sums of a slab's rows over the keys that all of them see; None where there are none."""
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums
+        (f0,) = _row_features(q2, numbers, (*slab.shape, heads))
+        own = (torch.bmm(f0, s0),)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    if total is None:
+        return None
+    (out,) = total
+    return (out.view(slab.shape[0] * kv_heads, -1, out.shape[-1]),)
+
+
+def _sum_gradients(d_rows, numbers, slab, heads):
+    """The gradients of the sums of a slab's rows, [batch * heads, group * rows, width]."""
+    return (_by_state(d_rows, (*slab.shape, heads)),)
+
+
+def _row_gradients(found, q2, d_rows, numbers, heads, slab):
+    """What the keys that all rows of a slab see give to the gradients of rows."""
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums
+
+        def features(q2):
+            return _row_features(q2, numbers, (*slab.shape, heads))
+
+        d_features = (
+            torch.bmm(g0, s0.mT),
+        )  # fmt: skip
+        own = _pulled(features, (q2,), d_features)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _of_slab(q2, d_rows, numbers, heads, slab):
+    """What the rows of a slab add to the gradients of keys that all of them see."""
+    (f0,) = _row_features(q2, numbers, (*slab.shape, heads))
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    return (torch.bmm(f0.mT, g0),)
+
+
+def _key_gradients(found, k2, v, numbers, blocks, block):
+    """What the rows that see all keys of a block give to the gradients of keys and of values."""
+    keys = blocks.keys(block)
+    dtype = _wide(v.dtype)
+    k2 = _keys_in(k2, blocks, keys, dtype)
+    v = _keys_in(v, blocks, keys, dtype)
+    values = v.flatten(0, 1)
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums
+
+        def features(k2):
+            return _key_features(k2, numbers)
+
+        (f0,) = features(k2)
+        d_values = torch.bmm(f0, s0)
+        d_values = _by_key_head(d_values, v.shape)
+        d_features = (
+            (torch.bmm(values, s0.mT)).expand_as(f0),
+        )  # fmt: skip
+        own = (*_pulled(features, (k2,), d_features), d_values)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _add_key_gradients(
+    slabs, q2, k2, v, d_out, numbers, heads,
+    d_k2, dv,
+):  # fmt: skip
+    """Add what rows give to the gradients of keys that all rows of their slabs see."""
+
+    def of_slab(slab):
+        d_rows = _rows_in(d_out, slab)
+        return _of_slab(
+            _rows_in(q2, slab), d_rows, _entries_of(numbers, slab), heads, slab,
+        )  # fmt: skip
+
+    for group in _by_blocks(slabs):
+        blocks = group[0].blocks
+        own = _entries_of(numbers, blocks)
+        sums = _RunsOfBlocks(of_slab, lambda _: _joined, group)
+        for block in sums.order():
+            given = _key_gradients(sums.of(block), k2, v, own, blocks, block)
+            if given is not None:
+                keys = blocks.keys(block)
+                d_k2[blocks.entries, :, keys] += given[0]
+                dv[blocks.entries, :, keys] += given[1]
 
 
 def _far_weights_of(q2, k2, i, j, hidden, numbers, call):
@@ -2296,14 +2714,17 @@ def _far_operands(v, q2, k2, scale, q_start, k_start, q_starts, kv_lengths):
 
 
 def _far_run(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, form):
-    run = _far_launch_forward if form == "triton" else _far_forward
-    return run(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths)
+    if form == "triton":
+        return _far_launch_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths)
+    by_states = _takes_states(form, q2, v, q_start, k_start)
+    return _far_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, by_states)
 
 
 def _far_run_backward(*args):
     *args, form = args
-    run = _far_launch_backward if form == "triton" else _far_backward
-    return run(*args)
+    if form == "triton":
+        return _far_launch_backward(*args)
+    return _far_backward(*args, _takes_states(form, args[0], args[2], *args[-4:-2]))
 
 
 class _far_Attention(torch.autograd.Function):
@@ -2464,6 +2885,12 @@ def _far_check(v, q2, k2, kv_lengths, q_start, k_start):
     _expect_number("k_start", k_start, 0)
 
 
+def _with_plan(form, plan):
+    """The form with what the caller says of its plan."""
+    _expect(plan in (None, "linear", "blocked"), "plan", repr(plan), "None, 'linear' or 'blocked'")
+    return form if plan is None or form == "triton" else f"{form} {plan}"
+
+
 def _far_prepared(v, q2, k2, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
     for name, x in (("v", v), ("q2", q2), ("k2", k2)):
@@ -2498,6 +2925,7 @@ def _far(
     k_start: int = 0,
     dropout_p: float = 0.0,
     form: str | None = None,
+    plan: str | None = None,
 ):
     """Squared relu within chunks plus unnormalised dot products with all keys (FLASH, arXiv
     2202.10447, section 3.2).
@@ -2512,6 +2940,8 @@ def _far(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+            by default what costs less for the sizes of the call.
 
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
@@ -2523,6 +2953,7 @@ def _far(
     prepared = _far_prepared(v, q2, k2, scale, kv_lengths, q_start, k_start)
     prepared = *_far_operands(*prepared), *prepared[3:]
     form = _form(form, prepared[0])
+    form = _with_plan(form, plan)
     if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
         outs = _far_Attention.apply(*prepared, form)
     else:
@@ -2586,6 +3017,7 @@ def attention(
     k_start: int = 0,
     dropout_p: float = 0.0,
     form: str | None = None,
+    plan: str | None = None,
 ):
     """Squared relu within chunks plus unnormalised dot products with all keys (FLASH, arXiv
     2202.10447, section 3.2).
@@ -2605,6 +3037,8 @@ def attention(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+            by default what costs less for the sizes of the call.
 
     Returns:
         [batch, heads, n, e]; rows of a branch without keys are 0.
@@ -2620,7 +3054,7 @@ def attention(
         "form": form,
     }
     near = _near(q, k, v, bias, **options)
-    far = _far(v, q2, k2, scale=scale, **options)
+    far = _far(v, q2, k2, scale=scale, plan=plan, **options)
     _expect(
         far.shape == near.shape,
         "the branch far",

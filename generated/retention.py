@@ -11,6 +11,7 @@
 # Plan: a tile of rows first … last visits keys up to last; without a mask: keys up to first.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
+import bisect
 import functools
 from typing import NamedTuple
 
@@ -29,6 +30,10 @@ except ImportError:  # the kernels need triton; everything else works without
 #   to: the rest adds 0.
 # - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
 #   is needed.
+# - separate: a weight that is a sum of products of a number of the query and one of the key is a
+#   product of vectors.
+# - reassociate: sum_j (f_i . g_j) v_j = f_i . (sum_j g_j v_j): keys that all rows of a tile see
+#   are summed once for them.
 
 # --- what the spec says ---------------------------------------------------------------------------
 # Positions are absolute: row r of batch entry b stands at q_start[b] + r, key c at k_start + c.
@@ -60,8 +65,9 @@ def _numbers(q, k, v, scale, kv_lengths):
     heads = q.shape[1]
     h = torch.arange(heads, dtype=torch.float64, device=q.device)[:, None, None]
     weight_constant = 1 - 2 ** (-5 - h)
-    d_dot_factor = scale
-    return _table(weight_constant, q), scale, d_dot_factor
+    factor_1 = scale
+    decay_1 = torch.log(1 - 2 ** (-5 - h))
+    return _table(weight_constant, q), scale, factor_1, _table(decay_1, q)
 
 
 # --- Triton kernels -------------------------------------------------------------------------------
@@ -215,7 +221,7 @@ if triton is not None:
 
     @triton.jit
     def _backward_columns_tile(
-        dk_total, dv, k, v,
+        dv, dk, k, v,
         q_ptr, d_out_ptr, q_stride, d_out_stride,
         j, row, q_start, n, weight_constant, scale,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -230,22 +236,22 @@ if triton is not None:
             related = j[:, None] <= i[None, :]
         d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
         d_share = _dot(v, tl.trans(d_out), None, PRECISION)
-        d_dot_qk = d_share * _power(weight_constant, i[None, :] - j[:, None])
-        if MASKED:
-            d_dot_qk = tl.where(related, d_dot_qk, 0.0)
         weight = _power(weight_constant, i[None, :] - j[:, None]) * scale * dot_qk
         if MASKED:
             weight = tl.where(related, weight, 0.0)
-        dk_total = _dot(d_dot_qk.to(q.dtype), q, dk_total, PRECISION)
+        d_dot_qk = d_share * (_power(weight_constant, i[None, :] - j[:, None]) * scale)
+        if MASKED:
+            d_dot_qk = tl.where(related, d_dot_qk, 0.0)
         dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
-        return dk_total, dv
+        dk = _dot(d_dot_qk.to(q.dtype), q, dk, PRECISION)
+        return dv, dk
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _backward_columns_kernel(
         k_ptr, v_ptr, q_ptr, d_out_ptr, dk_ptr, dv_ptr,
         q_start_ptr, kv_lengths_ptr,
         k_strides, v_strides, q_strides, d_out_strides,
-        n, m, k_start, d_dot_factor, weight_constant_ptr, scale,
+        n, m, k_start, weight_constant_ptr, scale,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
@@ -287,8 +293,8 @@ if triton is not None:
         f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
         f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
 
-        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
         dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
         for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
             q_head_ptr = (
                 q_ptr
@@ -304,22 +310,21 @@ if triton is not None:
             for step in range(0, f0 - t0 + t1 - f1):
                 tile = t0 + step
                 tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-                dk_total, dv = _backward_columns_tile(
-                    dk_total, dv, k, v,
+                dv, dk = _backward_columns_tile(
+                    dv, dk, k, v,
                     q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step, q_strides[2],
                     d_out_strides[2],
                     j, tile * BLOCK_M, q_start, n, weight_constant, scale,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
                 )  # fmt: skip
             for tile in range(f0, f1):
-                dk_total, dv = _backward_columns_tile(
-                    dk_total, dv, k, v,
+                dv, dk = _backward_columns_tile(
+                    dv, dk, k, v,
                     q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step, q_strides[2],
                     d_out_strides[2],
                     j, tile * BLOCK_M, q_start, n, weight_constant, scale,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
                 )  # fmt: skip
-        dk = dk_total * d_dot_factor
         _store_tile(
             dk_ptr + first_vector * D,
             column_lanes < m,
@@ -339,9 +344,9 @@ if triton is not None:
 
     @triton.jit
     def _backward_rows_tile(
-        dq_total, d_out,
+        dq, d_out,
         k_ptr, v_ptr, k_stride, v_stride,
-        i, column, k_start, low, high, weight_constant,
+        i, column, k_start, low, high, weight_constant, scale,
         D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
         BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
     ):  # fmt: skip
@@ -352,19 +357,19 @@ if triton is not None:
             related = (j[None, :] <= i[:, None]) & visible[None, :]
         v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
         d_share = _dot(d_out, tl.trans(v), None, PRECISION)
-        d_dot_qk = d_share * _power(weight_constant, i[:, None] - j[None, :])
+        d_dot_qk = d_share * (_power(weight_constant, i[:, None] - j[None, :]) * scale)
         if MASKED:
             d_dot_qk = tl.where(related, d_dot_qk, 0.0)
         k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
-        dq_total = _dot(d_dot_qk.to(k.dtype), k, dq_total, PRECISION)
-        return dq_total
+        dq = _dot(d_dot_qk.to(k.dtype), k, dq, PRECISION)
+        return dq
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _backward_rows_kernel(
         d_out_ptr, k_ptr, v_ptr, dq_ptr,
         q_start_ptr, kv_lengths_ptr,
         d_out_strides, k_strides, v_strides,
-        n, m, k_start, d_dot_factor, weight_constant_ptr,
+        n, m, k_start, weight_constant_ptr, scale,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
         BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
         BLOCK_N: tl.constexpr,
@@ -411,25 +416,24 @@ if triton is not None:
         f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
         f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
 
-        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         for step in range(0, f0 - t0 + t1 - f1):
             tile = t0 + step
             tile = tl.where(tile < f0, tile, tile + (f1 - f0))
-            dq_total = _backward_rows_tile(
-                dq_total, d_out,
+            dq = _backward_rows_tile(
+                dq, d_out,
                 k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
-                i, tile * BLOCK_N, k_start, low, high, weight_constant,
+                i, tile * BLOCK_N, k_start, low, high, weight_constant, scale,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
             )  # fmt: skip
         for tile in range(f0, f1):
-            dq_total = _backward_rows_tile(
-                dq_total, d_out,
+            dq = _backward_rows_tile(
+                dq, d_out,
                 k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
-                i, tile * BLOCK_N, k_start, low, high, weight_constant,
+                i, tile * BLOCK_N, k_start, low, high, weight_constant, scale,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
             )  # fmt: skip
 
-        dq = dq_total * d_dot_factor
         _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
 
 
@@ -540,8 +544,7 @@ def _kernel_numbers(q, k, v, scale, kv_lengths):
     heads = q.shape[1]
     h = torch.arange(heads, dtype=torch.float64, device=q.device)[:, None, None]
     weight_constant = 1 - 2 ** (-5 - h)
-    d_dot_factor = scale
-    return _table(weight_constant, q), scale, d_dot_factor
+    return _table(weight_constant, q), scale
 
 
 def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
@@ -550,7 +553,7 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     batch, heads, n, _ = q.shape
     m = k.shape[2]
     out = q.new_empty(batch, heads, n, v.shape[-1])
-    weight_constant, scale, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
+    weight_constant, scale = _kernel_numbers(q, k, v, scale, kv_lengths)
     weight_constant = weight_constant[..., 0, 0].expand(batch, heads).float().contiguous()
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
@@ -572,7 +575,7 @@ def _launch_backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_
     dq = q.new_empty(q.shape)
     dk = k.new_empty(k.shape)
     dv = v.new_empty(v.shape)
-    weight_constant, scale, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
+    weight_constant, scale = _kernel_numbers(q, k, v, scale, kv_lengths)
     weight_constant = weight_constant[..., 0, 0].expand(batch, heads).float().contiguous()
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
@@ -581,7 +584,7 @@ def _launch_backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_
             k, v, q, d_out, dk, dv,
             starts, lengths,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
-            n, m, k_start, d_dot_factor, weight_constant, scale,
+            n, m, k_start, weight_constant, scale,
         )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
@@ -589,7 +592,7 @@ def _launch_backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_
             d_out, k, v, dq,
             starts, lengths,
             d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
-            n, m, k_start, d_dot_factor, weight_constant,
+            n, m, k_start, weight_constant, scale,
         )  # fmt: skip
     return dq, dk, dv
 
@@ -599,12 +602,14 @@ def _launch_backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_
 # are folded to [batch * kv heads, group * rows, width] for the products.
 
 
-def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
+def _forward_slab(q, k, v, numbers, slab, chunks, work, call, state):
     """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
-    weight_constant, scale, _ = numbers
+    weight_constant, scale, _, _ = numbers
     i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]
     out = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    if state is not None:
+        (out,) = state
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
@@ -616,26 +621,25 @@ def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
     return (out,)
 
 
-def _backward_slab(q, k, v, d_out, dk_total, dv, numbers, slab, chunks, work, call):
+def _backward_slab(q, k, v, d_out, dv, dk, numbers, slab, chunks, work, call):
     """Gradients of one slab: returns that of q and adds those of k and v to their totals."""
     shape = slab.shape
-    weight_constant, scale, d_dot_factor = numbers
+    weight_constant, scale, _, _ = numbers
     i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]
-    dq_total = q.new_zeros((*q.shape[:2], q.shape[-1]))
+    dq = q.new_zeros((*q.shape[:2], q.shape[-1]))
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
         j = chunk.start + torch.arange(chunk.count, device=q.device)
         dot_qk = _product(q, k_tile, work[0], shape)
         d_share = _product(d_out, v_tile, work[1], shape)
-        d_dot_qk = d_share.mul_(weight_constant ** (i - j).to(q.dtype))
-        _hide(d_dot_qk, chunk, 0.0, call)
-        dq_total.baddbmm_(_pairs(d_dot_qk, q), k_tile)
-        dk_total[:, chunk.keys].baddbmm_(_pairs(d_dot_qk, q).mT, q)
         weight = dot_qk.mul_(weight_constant ** (i - j).to(q.dtype) * scale)
         _hide(weight, chunk, 0.0, call)
         dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
-    dq = dq_total * d_dot_factor
+        d_dot_qk = d_share.mul_(weight_constant ** (i - j).to(q.dtype) * scale)
+        _hide(d_dot_qk, chunk, 0.0, call)
+        dq.baddbmm_(_pairs(d_dot_qk, q), k_tile)
+        dk[:, chunk.keys].baddbmm_(_pairs(d_dot_qk, q).mT, q)
     return (dq,)
 
 
@@ -654,6 +658,8 @@ class _Slab(NamedTuple):
     first: int
     last: int
     shape: tuple  # batch entries, heads, rows
+    blocks: object = None  # of its batch entries' keys
+    runs: tuple = ()  # of blocks that all its rows see
 
 
 class _Chunk(NamedTuple):
@@ -798,7 +804,7 @@ def _store(outs, slab, results):
         target.copy_(result.reshape(target.shape))
 
 
-def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
+def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, by_states):
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q.dtype)
     outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
@@ -807,11 +813,21 @@ def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
 
     def run(q, k, v, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+        heads = q.shape[1]
+        sums = _running_sums(k, v, numbers, heads)
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
+            state = None
+            if slab.runs:
+                state = _begun(
+                    sums.of(slab), _rows_in(q, slab), _entries_of(numbers, slab), heads, kv_heads,
+                    slab,
+                )  # fmt: skip
             work = _workspace(slab, chunks, q, 2, work)
             results = _forward_slab(
                 _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
-                _entries_of(numbers, slab), slab, chunks, work, call,
+                _entries_of(numbers, slab), slab, chunks, work, call, state,
             )  # fmt: skip
             store(slab, results)
 
@@ -821,7 +837,7 @@ def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     return tuple(outs)
 
 
-def _backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths):
+def _backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths, by_states):
     """The gradients of q, k and v."""
     wide = _wide(q.dtype)
     dq = q.new_empty(q.shape)
@@ -831,15 +847,30 @@ def _backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
 
     def run(q, k, v, d_out, dk, dv, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+        heads = q.shape[1]
+        sums, collapsed = _running_sums(k, v, numbers, heads), []
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
             work = _workspace(slab, chunks, q, 2, work)
             d_rows = _fold(d_out, slab, kv_heads)
             results = _backward_slab(
                 _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries], d_rows,
-                dk[slab.entries].flatten(0, 1), dv[slab.entries].flatten(0, 1),
+                dv[slab.entries].flatten(0, 1), dk[slab.entries].flatten(0, 1),
                 _entries_of(numbers, slab), slab, chunks, work, call,
             )  # fmt: skip
+            if slab.runs:
+                collapsed.append(slab)
+                given = _row_gradients(
+                    sums.of(slab), _rows_in(q, slab), _rows_in(d_out, slab),
+                    _entries_of(numbers, slab), heads, slab,
+                )  # fmt: skip
+                if given is not None:
+                    results = (results[0] + given[0].reshape(results[0].shape),)
             store(slab, results)
+        _add_key_gradients(
+            collapsed, q, k, v, d_out, numbers, heads, dk, dv,
+        )  # fmt: skip
 
     grads = (dq,)
     with torch.autocast(q.device.type, enabled=False):
@@ -847,8 +878,477 @@ def _backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
         run(
             q, k, v, d_out, dk, dv, numbers, call, functools.partial(_store, grads),
         )  # fmt: skip
-        dk.mul_(numbers[2])
     return dq, dk.to(k.dtype), dv.to(v.dtype)
+
+
+# --- sums over keys that all rows of a slab see ---------------------------------------------------
+# There a weight is a sum of products of features of the query and features of the key, so that the
+# key's part is summed before any query reads it. Features are [batch * heads, tokens, width].
+
+_ROWS = 64  # rows of a slab, and keys of a block
+
+
+class _Near(NamedTuple):
+    """The key that features are relative to: exponents grow with the distance, these do not."""
+
+    at: int  # its position
+    keys: tuple  # its exponents
+
+
+class _Sums(NamedTuple):
+    """Sums of features, and the key that these are relative to."""
+
+    states: tuple
+    near: _Near
+
+
+class _Blocks:
+    """The keys of some batch entries in blocks, of which some begin with a slab of rows."""
+
+    def __init__(self, entries, origin, length, low):
+        self.entries, self.origin, self.length, self.low = entries, origin, length, low
+        self.ahead = False  # whether runs lie after the rows that see them
+
+    @property
+    def count(self):
+        return -(-(self.length - self.origin) // _ROWS) if self.length > 0 else 0
+
+    def keys(self, block):
+        """The places of a block's keys."""
+        start = self.origin + block * _ROWS
+        return slice(max(0, start), min(self.length, start + _ROWS))
+
+    def run(self, low, high):
+        """The first of the blocks that lie within keys low … high - 1, and the one after the last."""
+        first = 0 if low <= 0 else -((self.origin - low) // _ROWS)
+        end = self.count if high >= self.length else (high - self.origin) // _ROWS
+        return (first, end) if first < end else (0, 0)
+
+
+class _Runs:
+    """Sums over runs of items, each told by its first item and the one after its last.
+
+    A run that follows another costs what is new in it. Nothing is ever subtracted: when items leave at
+    the front, the sums of what stays have been kept, or are taken anew.
+    """
+
+    def __init__(self, of_item, joined):
+        self.of_item, self.joined = of_item, joined
+        self.begin(0)
+
+    def begin(self, low):
+        self.low = self.middle = self.high = low
+        self.front = []  # sums over first … middle - 1, for first items from middle - 1 down to low
+        self.back = None  # the sum over middle … high - 1
+
+    def between(self, low, high):
+        """The sum over items low … high - 1; None where there are none."""
+        if low >= high:
+            return None
+        if low < self.low and high == self.high:
+            return self._extended_down(low)
+        if low < self.low or low >= self.high or high < self.high:
+            self.begin(low)
+        for item in range(self.high, high):
+            self.back = self._join(self.back, self.of_item(item))
+        self.high = high
+        if low > self.low:
+            self._leave(low)
+        return self._join(self.front[-1][1] if self.front else None, self.back)
+
+    def _extended_down(self, low):
+        total = self._join(self.front[-1][1] if self.front else None, self.back)
+        for item in range(self.low - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+        self.low, self.middle, self.front, self.back = low, self.high, [(low, total)], None
+        return total
+
+    def _leave(self, low):
+        while self.front and self.front[-1][0] < low:
+            self.front.pop()
+        if not self.front and low != self.middle:
+            self._turn(low)
+        self.low = low
+
+    def _turn(self, low):
+        """Sums from every first item on, so that the next ones to leave cost nothing."""
+        self.front, total = [], None
+        for item in range(self.high - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+            self.front.append((item, total))
+        self.middle, self.back = self.high, None
+
+    def _join(self, earlier, later):
+        if earlier is None or later is None:
+            return later if earlier is None else earlier
+        return self.joined(earlier, later)
+
+
+class _RunsOfSlabs:
+    """For slabs one after the other the sums over the runs of blocks that all their rows see."""
+
+    def __init__(self, of_block, joined):
+        self.of_block, self.joined, self.blocks = of_block, joined, None
+
+    def of(self, slab):
+        if slab.blocks is not self.blocks:
+            self.blocks = slab.blocks
+            of_block, joined = (
+                functools.partial(self.of_block, slab.blocks),
+                self.joined(slab.blocks),
+            )
+            self.runs = [_Runs(of_block, joined) for _ in slab.runs]
+        return [run.between(*ends) for run, ends in zip(self.runs, slab.runs, strict=True)]
+
+
+def _collapsed(first, last, blocks, segments):
+    """The chunks of keys that rows first … last meet pair by pair, and the runs of blocks that they do not."""
+    chunks, runs = [], []
+    done = 0
+    for (start, stop), full in segments:
+        start, stop = max(start - blocks.low, done), min(stop - blocks.low, blocks.length)
+        low, high = blocks.run(max(full[0] - blocks.low, start), min(full[1] - blocks.low, stop))
+        runs.append((low, high))
+        parts = ((start, stop),)
+        if low < high:
+            parts = (start, blocks.keys(low).start), (blocks.keys(high - 1).stop, stop)
+        for begin, end in parts:
+            for key in range(begin, end, _MOST_KEYS):
+                keys = slice(key, min(key + _MOST_KEYS, end))
+                chunks.append(_Chunk(keys, key + blocks.low, full, (first, last + 1)))
+        if start < stop:
+            done = stop
+    return chunks, tuple(runs)
+
+
+def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab with its chunks of keys, those of the same batch entries in the order in which runs grow."""
+    batch, heads, n, _ = q.shape
+    m = v.shape[2]
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
+    together = max(1, _SCORES // (heads * _ROWS * _ROWS)) if alike else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        start = q_start + starts[entry]
+        origin, low, count, length = start, k_start, n, lengths[entry]
+        shift = (origin - low) % _ROWS  # so that blocks begin where slabs do
+        blocks = _Blocks(entries, shift - _ROWS if shift else 0, length, low)
+        found = []
+        for row in range(0, count, _ROWS):
+            end = min(row + _ROWS, count)
+            first, last = origin + row, origin + end - 1
+            segments = _segments(first, last, call)
+            chunks, runs = _collapsed(first, last, blocks, segments)
+            shape = (entries.stop - entry, heads, end - row)
+            slab = _Slab(entries, slice(row, end), first, last, shape, blocks, runs)
+            found.append((slab, chunks))
+        blocks.ahead = any(
+            (blocks.keys(low).start + blocks.low) > slab.last
+            for slab, _ in found
+            for low, high in slab.runs
+            if low < high
+        )
+        yield from found[::-1] if _shrink([slab.runs for slab, _ in found]) else found
+
+
+def _shrink(runs):
+    """Whether the runs of one slab after the other end at one place but begin later and later."""
+    some = [run for each in runs for run in each if run[0] < run[1]]
+    return len({high for _, high in some}) == 1 and len({low for low, _ in some}) > 1
+
+
+def _users(ends, count):
+    """For each block the runs of slabs that have it, given the run of blocks that each slab has."""
+    at = [slab for slab, (low, high) in enumerate(ends) if low < high]
+    lows, highs = [ends[slab][0] for slab in at], [ends[slab][1] for slab in at]
+    if lows == sorted(lows) and highs == sorted(highs):
+        found = [
+            (bisect.bisect_right(highs, each), bisect.bisect_right(lows, each))
+            for each in range(count)
+        ]
+        return at, [[run] if run[0] < run[1] else [] for run in found]
+    found = [[] for _ in range(count)]
+    for slab, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        for block in range(low, high):
+            if found[block] and found[block][-1][1] == slab:
+                found[block][-1] = (found[block][-1][0], slab + 1)
+            else:
+                found[block].append((slab, slab + 1))
+    return at, found
+
+
+class _RunsOfBlocks:
+    """For blocks of keys the sums over the slabs all of whose rows see them."""
+
+    def __init__(self, of_slab, joined, slabs):
+        self.of_slab, self.joined = of_slab, joined
+        self.users = [
+            _users(ends, slabs[0].blocks.count)
+            for ends in zip(*(slab.runs for slab in slabs), strict=True)
+        ]
+        self.slabs = slabs
+        self.running = {}
+
+    def order(self):
+        """The blocks in the order in which runs grow."""
+        count = self.slabs[0].blocks.count
+        ends = [
+            [users[block][-1] if users[block] else (0, 0) for _, users in self.users]
+            for block in range(count)
+        ]
+        return range(count - 1, -1, -1) if _shrink(ends) else range(count)
+
+    def of(self, block):
+        found = []
+        for segment, (at, users) in enumerate(self.users):
+            for place, run in enumerate(users[block]):
+                if (segment, place) not in self.running:
+                    self.running[segment, place] = _Runs(
+                        lambda each, at=at: self.of_slab(self.slabs[at[each]]),
+                        self.joined(self.slabs[0].blocks),
+                    )
+                found.append(self.running[segment, place].between(*run))
+        return found
+
+
+def _by_blocks(slabs):
+    """Slabs of the same batch entries together, in the order of their rows."""
+    groups = {}
+    for slab in slabs:
+        groups.setdefault(slab.blocks, []).append(slab)
+    return [sorted(group, key=lambda slab: slab.first) for group in groups.values()]
+
+
+def _by_state(x, shape):
+    """[batch, heads, rows, c] -> [batch * state heads, rows, c], for shape = (batch, heads, rows, state heads)."""
+    return x.reshape(shape[0] * shape[3], -1, x.shape[-1])
+
+
+def _by_key_head(x, shape):
+    """[batch * state heads, keys, c] -> [batch, kv heads, keys, c]: heads that share a key add up."""
+    return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
+
+
+def _pulled(function, inputs, d_outputs):
+    """The gradients of a function's inputs, given those of its outputs that have any."""
+    with torch.enable_grad():
+        inputs = tuple(x.detach().requires_grad_() for x in inputs)
+        pairs = zip(function(*inputs), d_outputs, strict=True)
+        pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
+    if not pairs:
+        return tuple(map(torch.zeros_like, inputs))
+    outs, d_outs = zip(*pairs, strict=True)
+    return torch.autograd.grad(outs, inputs, d_outs, materialize_grads=True)
+
+
+def _rows_in(x, slab):
+    """[batch, heads, n, c] -> a slab's [batch, heads, rows, c] in the type of sums."""
+    return x[slab.entries, :, slab.rows].to(_wide(x.dtype))
+
+
+def _keys_in(x, blocks, keys, dtype):
+    """[batch, kv heads, m, ...] -> a block's [batch, kv heads, keys, c] in the type of sums."""
+    x = x[blocks.entries, :, keys].to(dtype)
+    return x if x.dim() == 4 else x[..., None]
+
+
+def _takes_states(form, q, v, q_start, k_start):
+    """Whether the torch form sums keys by states: as the caller says, or where it costs less."""
+    return form == "torch linear"
+
+
+def _row_features(q, i, near, numbers, shape):
+    """What queries give to each term, [batch * heads, group * rows, features]."""
+    _, _, factor_1, decay_1 = numbers
+    f0 = q * factor_1 * torch.exp(decay_1 * (i - near.at).to(q.dtype))
+    return (_by_state(f0, shape),)
+
+
+def _key_features(k, j, near, numbers, heads):
+    """What keys give to each term, [batch * heads, keys, features]."""
+    _, _, _, decay_1 = numbers
+    k = _of_heads(k, heads)
+    f0 = k * torch.exp(decay_1 * (near.at - j).to(k.dtype))
+    return (f0.flatten(0, 1),)
+
+
+def _near(k, at, numbers, heads):
+    """The key that features are relative to: its position and its exponents."""
+    return _Near(at, ())
+
+
+def _moved(states, start, end, numbers):
+    """Sums over keys relative to one key, as sums relative to another."""
+    if start is end:
+        return states
+    _, _, _, decay_1 = numbers
+    (s0,) = states
+    move0 = _as_factor(
+        torch.exp(torch.as_tensor(decay_1 * (end.at - start.at), dtype=torch.float64)), s0
+    )
+    return (s0 * move0,)
+
+
+def _joined(to_later, turned, numbers, earlier, later):
+    """Sums over two runs, one behind the other, relative to what is near the later or the earlier.
+
+    `turned` is for sums over rows, whose features grow where those of keys shrink.
+    """
+    near = later.near if to_later else earlier.near
+
+    def moved(sums):
+        ends = (near, sums.near) if turned else (sums.near, near)
+        return sums.states if sums.near is near else _moved(sums.states, *ends, numbers)
+
+    states = zip(moved(earlier), moved(later), strict=True)
+    return _Sums(tuple(a + b for a, b in states), near)
+
+
+def _of_block(k, v, numbers, heads, blocks, block):
+    """What the keys of a block add to the sums of rows that see all of them."""
+    keys = blocks.keys(block)
+    dtype = _wide(v.dtype)
+    k = _keys_in(k, blocks, keys, dtype)
+    v = _keys_in(v, blocks, keys, dtype)
+    j = blocks.low + torch.arange(keys.start, keys.stop, device=v.device)[:, None]
+    at = 0 if blocks.ahead else keys.stop - keys.start - 1
+    near = _near(k[:, :, at : at + 1], blocks.low + keys.start + at, numbers, heads)
+    (f0,) = _key_features(k, j, near, numbers, heads)
+    values = _of_heads(v, heads).flatten(0, 1)
+    states = (
+        torch.bmm(f0.mT, values),
+    )  # fmt: skip
+    return _Sums(states, near)
+
+
+def _running_sums(k, v, numbers, heads):
+    """Sums over runs of blocks of keys, for the slabs of one pass."""
+
+    def of_block(blocks, block):
+        return _of_block(k, v, _entries_of(numbers, blocks), heads, blocks, block)
+
+    return _RunsOfSlabs(
+        of_block,
+        lambda blocks: functools.partial(
+            _joined, not blocks.ahead, False, _entries_of(numbers, blocks)
+        ),
+    )
+
+
+def _begun(found, q, numbers, heads, kv_heads, slab):
+    """The sums of a slab's rows over the keys that all of them see; None where there are none."""
+    i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+        (f0,) = _row_features(q, i, sums.near, numbers, (*slab.shape, heads))
+        own = (torch.bmm(f0, s0),)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    if total is None:
+        return None
+    (out,) = total
+    return (out.view(slab.shape[0] * kv_heads, -1, out.shape[-1]),)
+
+
+def _sum_gradients(d_rows, numbers, slab, heads):
+    """The gradients of the sums of a slab's rows, [batch * heads, group * rows, width]."""
+    return (_by_state(d_rows, (*slab.shape, heads)),)
+
+
+def _row_gradients(found, q, d_rows, numbers, heads, slab):
+    """What the keys that all rows of a slab see give to the gradients of rows."""
+    i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+
+        def features(q):
+            return _row_features(q, i, sums.near, numbers, (*slab.shape, heads))
+
+        d_features = (
+            torch.bmm(g0, s0.mT),
+        )  # fmt: skip
+        own = _pulled(features, (q,), d_features)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _of_slab(q, k, d_rows, numbers, heads, slab):
+    """What the rows of a slab add to the gradients of keys that all of them see."""
+    i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]
+    blocks = slab.blocks
+    at = (slab.last if blocks.ahead else slab.first) - blocks.low
+    at = min(max(at, 0), blocks.length - 1)
+    near = _near(
+        _keys_in(k, blocks, slice(at, at + 1), d_rows.dtype), blocks.low + at, numbers, heads
+    )
+    (f0,) = _row_features(q, i, near, numbers, (*slab.shape, heads))
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    states = (
+        torch.bmm(f0.mT, g0),
+    )  # fmt: skip
+    return _Sums(states, near)
+
+
+def _key_gradients(found, k, v, numbers, heads, blocks, block):
+    """What the rows that see all keys of a block give to the gradients of keys and of values."""
+    keys = blocks.keys(block)
+    dtype = _wide(v.dtype)
+    k = _keys_in(k, blocks, keys, dtype)
+    v = _keys_in(v, blocks, keys, dtype)
+    j = blocks.low + torch.arange(keys.start, keys.stop, device=v.device)[:, None]
+    values = _of_heads(v, heads).flatten(0, 1)
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+
+        def features(k):
+            return _key_features(k, j, sums.near, numbers, heads)
+
+        (f0,) = features(k)
+        d_values = torch.bmm(f0, s0)
+        d_values = _by_key_head(d_values, v.shape)
+        d_features = (
+            (torch.bmm(values, s0.mT)).expand_as(f0),
+        )  # fmt: skip
+        own = (*_pulled(features, (k,), d_features), d_values)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _add_key_gradients(
+    slabs, q, k, v, d_out, numbers, heads,
+    dk, dv,
+):  # fmt: skip
+    """Add what rows give to the gradients of keys that all rows of their slabs see."""
+
+    def of_slab(slab):
+        d_rows = _rows_in(d_out, slab)
+        return _of_slab(
+            _rows_in(q, slab), k, d_rows, _entries_of(numbers, slab), heads, slab,
+        )  # fmt: skip
+
+    for group in _by_blocks(slabs):
+        blocks = group[0].blocks
+        own = _entries_of(numbers, blocks)
+        sums = _RunsOfBlocks(
+            of_slab,
+            lambda blocks: functools.partial(
+                _joined, blocks.ahead, True, _entries_of(numbers, blocks)
+            ),
+            group,
+        )
+        for block in sums.order():
+            given = _key_gradients(sums.of(block), k, v, own, heads, blocks, block)
+            if given is not None:
+                keys = blocks.keys(block)
+                dk[blocks.entries, :, keys] += given[0]
+                dv[blocks.entries, :, keys] += given[1]
 
 
 # --- the same in plain operations: for compilers, and for second derivatives ----------------------
@@ -881,7 +1381,7 @@ def _call_of(q, v):
 
 def _weights_of(q, k, i, j, hidden, numbers, call):
     """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
-    weight_constant, scale, _ = numbers
+    weight_constant, scale, _, _ = numbers
     dot_qk = _scores(q, k)
     weight = weight_constant ** (i - j).to(q.dtype) * scale * dot_qk
     kept = weight.masked_fill(hidden, 0.0)
@@ -938,24 +1438,41 @@ def _reciprocal(x):
     return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
 
 
+def _as_factor(x, state):
+    """Factors of states [batch * heads, features, c], given for [batch or 1, heads or 1, 1, features or 1]."""
+    x = x.to(state.dtype)
+    if x.dim() < 4:
+        return x
+    heads = x.shape[1]
+    return x.expand(max(x.shape[0], state.shape[0] // heads), heads, 1, x.shape[3]).flatten(0, 1).mT
+
+
 def _table(x, q):
     """Numbers of heads as [batch or 1, heads or 1, 1, 1], in the type of sums."""
     x = torch.as_tensor(x, device=q.device).to(_wide(q.dtype))
     return x.reshape((1,) * (4 - x.dim()) + x.shape)
 
 
+def _of_heads(x, heads):
+    """Something of each key head for every query head; no copy where these are as many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
 # --- autograd and dispatch ------------------------------------------------------------------------
 
 
 def _run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form):
-    run = _launch_forward if form == "triton" else _forward
-    return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths)
+    if form == "triton":
+        return _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths)
+    by_states = _takes_states(form, q, v, q_start, k_start)
+    return _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, by_states)
 
 
 def _run_backward(*args):
     *args, form = args
-    run = _launch_backward if form == "triton" else _backward
-    return run(*args)
+    if form == "triton":
+        return _launch_backward(*args)
+    return _backward(*args, _takes_states(form, args[0], args[2], *args[-4:-2]))
 
 
 class _Attention(torch.autograd.Function):
@@ -1154,6 +1671,12 @@ def _form(form, q):
     return form
 
 
+def _with_plan(form, plan):
+    """The form with what the caller says of its plan."""
+    _expect(plan in (None, "linear", "blocked"), "plan", repr(plan), "None, 'linear' or 'blocked'")
+    return form if plan is None or form == "triton" else f"{form} {plan}"
+
+
 def _prepared(q, k, v, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -1193,6 +1716,7 @@ def attention(
     k_start: int = 0,
     dropout_p: float = 0.0,
     form: str | None = None,
+    plan: str | None = None,
 ):
     """Retention: weights decay with the distance, slower from head to head (RetNet, arXiv
     2307.08621, section 2.1).
@@ -1207,6 +1731,8 @@ def attention(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+            by default what costs less for the sizes of the call.
 
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
@@ -1217,6 +1743,7 @@ def attention(
     _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
     prepared = _prepared(q, k, v, scale, kv_lengths, q_start, k_start)
     form = _form(form, prepared[0])
+    form = _with_plan(form, plan)
     if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
         outs = _Attention.apply(*prepared, form)
     else:

@@ -63,18 +63,28 @@ def in_pieces(module: Module) -> Iterator[None]:
         vars(module).update(lengths)
 
 
+def ways_of(module: Module, form: str | None) -> tuple[str | None, ...]:
+    """The form, once for each plan that the module can be told to take in it: `torch linear`, `torch blocked`."""
+    if form == "triton" or "plan" not in inspect.signature(module.attention).parameters:
+        return (form,)
+    return tuple(f"{form or 'torch'} {plan}" for plan in ("blocked", "linear"))
+
+
 def offers_lse(module: Module) -> bool:
     """Whether the module's function returns log-sum-exp on request."""
     return "return_lse" in inspect.signature(module.attention).parameters
 
 
 def attention_of(module: Module, form: str | None, with_lse: bool) -> Attention:
-    """The module's function with the keywords that it takes."""
+    """The module's function with the keywords that it takes; a form may come with a plan, as in `torch linear`."""
     offered = inspect.signature(module.attention).parameters
     with_lse = with_lse and offers_lse(module)
     fixed: dict[str, object] = {"return_lse": True} if with_lse else {}
-    if form is not None and "form" in offered:
-        fixed["form"] = form
+    name, _, plan = (form or "").partition(" ")
+    if name and "form" in offered:
+        fixed["form"] = name
+    if plan and "plan" in offered:
+        fixed["plan"] = plan
 
     def call(*data: Tensor, **keywords: Any) -> tuple[Tensor, ...]:
         result = module.attention(*data, **keywords, **fixed)

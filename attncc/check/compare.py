@@ -28,6 +28,7 @@ from attncc.check.calls import (
     offers_lse,
     run,
     run_dense,
+    ways_of,
 )
 from attncc.check.fit import cases_of, fits_everywhere, head_counts, rounds_vectors
 from attncc.check.nearby import dense_nearby
@@ -212,6 +213,7 @@ def check(
     verdicts: list[Verdict] = []
     properties: list[Property] = []
     heads, chosen = head_counts(spec), cases_of(spec, seed, quick)
+    forms = [way for form in forms for way in ways_of(module, form)]
     for form, pieces in product(forms, (False, True) if has_pieces(module) else (False,)):
         for case in chosen:
             if form == "triton" and case.dtype == torch.float64:

@@ -28,6 +28,7 @@ class Call:
     data: str
     reads_scale: bool
     gives_lse: bool
+    has_states: bool
 
 
 def emit(plan: Planned) -> str:
@@ -62,6 +63,7 @@ def _emit_branches(mixture: Mixture) -> str:
     values |= {"sections": "\n\n\n".join(sections), "helpers": laid_out(helpers), "function": function}
     values["checks"] = arguments.checks_of(left)
     values["pieces"] = any("Callable" in section for section in sections)
+    values["needs_bisect"] = any("bisect." in section for section in sections)
     values["needs_math"] = any("math." in section for section in sections)
     return finish(render("combined.py.jinja", values))
 
@@ -114,12 +116,14 @@ def _values(
                 ", ".join(each.name for each in plan.spec.data),
                 plan.spec.reads_scale,
                 name in merged,
+                plan.states is not None,
             )
             for name, plan in mixture.branches
         ],
         "outputs": outputs,
         "alike": [name for name, _ in mixture.branches if name in outputs],
         "has_lse": isinstance(spec.combine, Merge),
+        "has_states": any(plan.states is not None for _, plan in mixture.branches),
         "combine": spec_text(spec.combine),
         "rows": arguments.rows.name,
         "batch": sizes[Size.BATCH],

@@ -60,6 +60,7 @@ class FunctionalForm:
             "default_start": "0" if spec.align is Align.START else start,
             "default_start_words": "0" if spec.align is Align.START else "so that rows and keys end together",
             "data_words": arguments.words(),
+            "values_at": self.operands.names.index(core.values),
             "rows_at": self.operands.names.index(core.rows),
             "weights_data": ", ".join(name for name in data if name not in self.stand_ins),
             "weights_arguments": ", ".join(self.stand_ins.get(name, name) for name in data),

@@ -12,6 +12,7 @@ from attncc.emit.finish import finish
 from attncc.emit.functional import FunctionalForm
 from attncc.emit.header import derivation, digest, docstring, header
 from attncc.emit.operands import Operands
+from attncc.emit.torch_form.collapse import collapse_of
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.library import library
 from attncc.emit.torch_form.texts import PassTexts
@@ -67,6 +68,7 @@ def _values(plan: Plan, branch: str) -> dict[str, object]:
     functional = FunctionalForm(plan, operands, torch_form, texts)
     prologue = functional.prologue()
     passes = texts.values()
+    collapse = collapse_of(plan, operands, torch_form)
     interface = functional.values()
     used = (
         parts.used
@@ -77,7 +79,8 @@ def _values(plan: Plan, branch: str) -> dict[str, object]:
         | ({"_table"} if "_table(" in launchers + parts.numbers else set())
     )
     helpers = library(frozenset(used))
-    body = "".join((parts.pattern, parts.numbers, parts.slabs, parts.plain, launchers, prologue, helpers))
+    states = collapse.text if collapse is not None else ""
+    body = "".join((parts.pattern, parts.numbers, parts.slabs, parts.plain, launchers, states, prologue, helpers))
     return {
         **passes,
         **interface,
@@ -85,6 +88,9 @@ def _values(plan: Plan, branch: str) -> dict[str, object]:
         "header": header(spec, (("", plan),)),
         "derivation": derivation(plan.steps),
         "docstring": docstring(spec),
+        "collapse": collapse,
+        "slabs_by": "(_slabs_with_runs if by_states else _slabs)" if collapse is not None else "_slabs",
+        "by_states": ", by_states" if collapse is not None else "",
         "needs_math": "math." in body,
         "parts": parts,
         "slabs": plan.slabs,

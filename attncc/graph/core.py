@@ -26,6 +26,11 @@ class Kind(Enum):
     TABLE = "a table"  # declared data as they are, looked up pair by pair
 
     @property
+    def is_of_token(self) -> bool:
+        """Whether it holds something for each query or each key."""
+        return self.is_vector or self in (Kind.ROW_NUMBER, Kind.COLUMN_NUMBER)
+
+    @property
     def is_vector(self) -> bool:
         """Whether it is made of vectors."""
         return self in (Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)

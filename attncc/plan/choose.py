@@ -7,8 +7,10 @@ from dataclasses import replace
 from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.graph.build import build
 from attncc.graph.core import Core, Operand
+from attncc.graph.ir import Graph
 from attncc.graph.per_channel import divided_by_channel
 from attncc.graph.tokens import Mixed, split
+from attncc.plan.associate import associate, state_steps
 from attncc.plan.decays import decays
 from attncc.plan.derivation import divided_step, domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
@@ -23,7 +25,7 @@ from attncc.rewrite.backward import Gradients, differentiate
 from attncc.rewrite.engine import rewrite
 from attncc.rewrite.exponential import never_negative
 from attncc.rewrite.finish import finish
-from attncc.rewrite.laws import LAWS
+from attncc.rewrite.laws import DIVISIONS, PEAKS
 from attncc.spec.expr import Call, Expr, Let, Merge, walk
 from attncc.spec.model import Spec
 
@@ -85,22 +87,31 @@ def plan_core(spec: Spec) -> Plan:
     causal = all(each.facts.causal for each in domain.classes)
     core = _core(spec)
     dense = build(core)
-    graph, steps, refusals = rewrite(dense, LAWS)
-    pieces, reason = pieces_of(domain, core, graph)
-    by_domain, not_by_domain = domain_steps(domain, pieces, reason, spec.pattern, graph)
+    graph, steps, refusals = rewrite(dense, DIVISIONS)
+    pieces, why_whole = pieces_of(domain, core, graph)
+    states, reason = associate(graph, core, domain, pieces)
+    if states is None or not states.has_exponents:
+        graph, of_peaks, not_of_peaks = rewrite(graph, PEAKS)
+        steps, refusals = (*steps, *of_peaks), (*refusals, *not_of_peaks)
+    by_states, not_by_states = state_steps(states, reason, graph)
+    by_domain, not_by_domain = domain_steps(domain, pieces, why_whole, spec.pattern, graph)
     at_least_zero = (each.name for each in core.derived if each.value is not None and never_negative(each.value))
-    gradients = differentiate(graph, frozenset(at_least_zero), _fixed(spec, core))
-    gpu = _passes(gradients, use_base_two=True)
+    fixed = _fixed(spec, core)
+    gradients = differentiate(graph, frozenset(at_least_zero), fixed, factors_last=states is None)
+    numbers = states.numbers if states is not None else Graph((), ())
+    gpu = _passes(gradients, numbers, use_base_two=True)
     return Plan(
         spec=spec,
         core=core,
         domain=domain,
         pieces=pieces,
-        steps=(*token_steps(core), *steps, *by_domain),
-        refusals=(*token_refusals(core), *refusals, *not_by_domain),
+        states=states,
+        of_sums=gradients.of_sums,
+        steps=(*token_steps(core), *steps, *by_domain, *by_states),
+        refusals=(*token_refusals(core), *refusals, *not_by_domain, *not_by_states),
         dense=dense,
         gpu=gpu,
-        torch=_passes(gradients, use_base_two=False),
+        torch=_passes(gradients, numbers, use_base_two=False),
         saved=gradients.saved,
         reads_delta=gradients.reads_delta,
         has_lse=gradients.has_lse,
@@ -129,10 +140,11 @@ def _fixed(spec: Spec, core: Core) -> frozenset[str]:
     )
 
 
-def _passes(gradients: Gradients, *, use_base_two: bool) -> Passes:
+def _passes(gradients: Gradients, numbers: Graph, *, use_base_two: bool) -> Passes:
     taken: dict[Expr, str] = {}
     forward = finish(gradients.forward, taken, use_base_two=use_base_two)
-    return Passes(forward, finish(gradients.backward, taken, use_base_two=use_base_two))
+    backward = finish(gradients.backward, taken, use_base_two=use_base_two)
+    return Passes(forward, backward, finish(numbers, taken, use_base_two=use_base_two))
 
 
 def _core(spec: Spec) -> Core:

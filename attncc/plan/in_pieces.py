@@ -22,7 +22,7 @@ def pieces_of(domain: Domain, core: Core, forward: Graph) -> tuple[Pieces | None
     trees = [outer_tree(each.pattern)[0] for each in domain.classes]
     if not any(has_remainders(tree) or may_have(tree) for tree in trees):
         return None, "no remainder of positions decides pairs: related keys lie side by side as they stand"
-    if len([node for node in forward if node.op is Op.PEAK]) > 1 or _counts_first(forward):
+    if _counts_first(forward):
         return None, "weights read a sum over the row, which has to be known before any piece runs"
     found = partition(domain)
     if found is None:

@@ -10,7 +10,8 @@ from attncc.graph.ir import Graph
 from attncc.plan.pieces import Pieces
 from attncc.plan.ranges import Domain
 from attncc.rewrite.engine import Refusal, Step
-from attncc.spec.expr import Name, names_in
+from attncc.rewrite.reassociate import States
+from attncc.spec.expr import Expr, Name, names_in
 from attncc.spec.model import Spec
 
 
@@ -45,10 +46,11 @@ class Slabs:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The forward and the backward graph of one target."""
+    """The forward and the backward graph of one target, and the numbers that its states read."""
 
     forward: Graph
     backward: Graph
+    numbers: Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +58,17 @@ class Plan:
     """A spec, the laws that were applied, and the decisions that printers carry out.
 
     `saved` are the row numbers that forward keeps for backward. Where that reads delta, forward also keeps out, and
-    what rounding to 16 bits takes from it. `pieces` is None where the pattern runs as a whole. `gpu` holds exponents in
-    base two, `torch` natural.
+    what rounding to 16 bits takes from it. `pieces` is None where the pattern runs as a whole, `states` where every
+    pair is computed; `of_sums` tells the gradients of a row's sums, by the names of what backward reads. `gpu` holds
+    exponents in base two, `torch` natural.
     """
 
     spec: Spec
     core: Core
     domain: Domain
     pieces: Pieces | None
+    states: States | None
+    of_sums: tuple[tuple[str, Expr], ...]
     steps: tuple[Step, ...]
     refusals: tuple[Refusal, ...]
     dense: Graph = field(repr=False)

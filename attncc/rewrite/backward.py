@@ -51,23 +51,34 @@ class Gradients:
     saved: tuple[str, ...]
     reads_delta: bool
     has_lse: bool  # the row's log-sum-exp means something: N_i is a sum of weights that are never negative
+    # For each sum of a row what its gradient is: a number of the row, for a sum of values the factor of d_out.
+    of_sums: tuple[tuple[str, Expr], ...]
 
 
 def differentiate(
-    forward: Graph, at_least_zero: frozenset[str] = frozenset(), fixed: frozenset[str] = frozenset()
+    forward: Graph,
+    at_least_zero: frozenset[str] = frozenset(),
+    fixed: frozenset[str] = frozenset(),
+    *,
+    factors_last: bool = True,
 ) -> Gradients:
     """The backward graph of `forward` for every operand; numbers that jump have the derivative 0.
 
     Args:
         at_least_zero: operands of numbers that are proven never to be negative.
         fixed: operands that nothing learned is in: they have no gradients.
+        factors_last: whether what is the same for all pairs multiplies their sum; else each pair, so that sums of
+            other origin can be added to it.
     """
-    return _Backward(forward, at_least_zero, fixed).run()
+    return _Backward(forward, at_least_zero, fixed, factors_last).run()
 
 
 class _Backward:
-    def __init__(self, forward: Graph, at_least_zero: frozenset[str], fixed: frozenset[str]) -> None:
+    def __init__(
+        self, forward: Graph, at_least_zero: frozenset[str], fixed: frozenset[str], factors_last: bool
+    ) -> None:
         self.forward = forward
+        self.factors_last = factors_last
         self.fixed = fixed
         self.at_least_zero = at_least_zero
         self.with_peak = "peak" in forward
@@ -75,6 +86,7 @@ class _Backward:
         self.saved: list[str] = []
         self.new_forward: list[Node] = []
         self.gradients: dict[str, Expr] = {}  # of numbers, each a number of the pair
+        self.of_sums: list[tuple[str, Expr]] = []
         self.parts: dict[str, list[str]] = {}  # for each operand the nodes that its gradient is the sum of
 
     def run(self) -> Gradients:
@@ -102,7 +114,7 @@ class _Backward:
             forward_outputs.append("lse")
         changed = forward.change(*self.new_forward, outputs=forward_outputs)
         backward = Graph(self.nodes.values(), outputs)
-        return Gradients(changed, backward, tuple(saved), reads_delta, has_lse)
+        return Gradients(changed, backward, tuple(saved), reads_delta, has_lse, tuple(self.of_sums))
 
     def _contracting(self) -> Node:
         """The node that sums weights times vectors."""
@@ -189,11 +201,14 @@ class _Backward:
 
     def _seed(self, sums: dict[str, str]) -> None:
         """The gradients of the weights that are summed, by the formula at the top."""
+        inverse: Expr = Local("inverse") if "inverse" in self.nodes else Const(1)
+        self.of_sums.append((self._contracting().name, inverse))
         for summed in dict.fromkeys((self._contracted(), *sums)):
             gradient: Expr | None = Local("d_share") if summed == self._contracted() else None
             if summed in sums:
                 slope = self._slope(sums[summed])
                 lost = times(slope, Local("delta"))
+                self.of_sums.append((sums[summed], Negate(times(lost, inverse))))
                 gradient = Negate(lost) if gradient is None else Binary(BinaryOp.SUBTRACT, gradient, lost)
             if gradient is not None:
                 if "inverse" in self.nodes:
@@ -312,7 +327,8 @@ class _Backward:
 
     def _kept_gradient(self, name: str) -> tuple[str | None, str]:
         """A gradient as factor * node: what is the same for all pairs, and what is 0 where pairs are not related."""
-        uniform, rest = self._split_uniform(self.gradients[name])
+        gradient = self.gradients[name]
+        uniform, rest = self._split_uniform(gradient) if self.factors_last else (None, gradient)
         of_pair = f"d_{name}_pair" if self.nodes[name].op is Op.OPERAND else f"d_{name}"
         made = [
             node.name for node in self.nodes.values() if node.is_tile and node.op is Op.NUMBER and node.expr == rest

@@ -192,4 +192,6 @@ def weights_never_negative(graph: Graph, at_least_zero: frozenset[str]) -> bool:
     return "norm" in known
 
 
-LAWS = (drop_division, defer_division, common_peak)
+DIVISIONS = (drop_division, defer_division)
+PEAKS = (common_peak,)
+LAWS = (*DIVISIONS, *PEAKS)

@@ -32,6 +32,17 @@ def derivative(expr: Expr, variable: Expr) -> Expr:
     return conversion.back(_tidy(sympy.diff(conversion.into(expr), conversion.variable)))
 
 
+def multiplied_out(expr: Expr) -> tuple[tuple[int | float, tuple[tuple[Expr, int], ...]], ...]:
+    """A polynomial as its monomials, each a coefficient and parts with their powers; sines of sums come apart.
+
+    Sums, products, powers that are whole numbers, sines and cosines are taken apart; everything else is a part.
+    """
+    expansion = _Expansion()
+    result = sympy.expand(expansion.into(expr), trig=True)
+    terms = result.as_ordered_terms() if result != 0 else ()
+    return tuple(expansion.monomial(term) for term in terms)
+
+
 def _tidy(result: Any) -> Any:
     """relu(x) * step(x) is relu(x): the step is 1 wherever relu is not 0."""
 
@@ -218,3 +229,55 @@ class _Conversion:
         if exponent == sympy.Rational(1, 2):
             return Call("sqrt", (self.back(base),))
         return Binary(BinaryOp.POWER, self.back(base), self.back(exponent))
+
+
+class _Expansion:
+    """Expr ↔ sympy for polynomials."""
+
+    def __init__(self) -> None:
+        self._parts: dict[Expr, Any] = {}
+
+    def into(self, expr: Expr) -> Any:
+        match expr:
+            case Const(value=bool()):
+                return self._part(expr)
+            case Const(value=int(value)):
+                return sympy.Integer(value)
+            case Const(value=value):
+                return sympy.Float(value)
+            case Negate(operand=operand):
+                return -self.into(operand)
+            case Binary(op=BinaryOp.ADD, left=left, right=right):
+                return self.into(left) + self.into(right)
+            case Binary(op=BinaryOp.SUBTRACT, left=left, right=right):
+                return self.into(left) - self.into(right)
+            case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
+                return self.into(left) * self.into(right)
+            case Binary(op=BinaryOp.DIVIDE, left=left, right=Const(value=value)) if value:
+                return self.into(left) / sympy.sympify(value)
+            case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
+                return self.into(left) ** power
+            case Call(function="cos", arguments=(angle,)):
+                return sympy.cos(self.into(angle))
+            case Call(function="sin", arguments=(angle,)):
+                return sympy.sin(self.into(angle))
+            case _:
+                return self._part(expr)
+
+    def _part(self, expr: Expr) -> Any:
+        return self._parts.setdefault(expr, sympy.Symbol(f"p{len(self._parts):04d}", real=True))
+
+    def monomial(self, term: Any) -> tuple[int | float, tuple[tuple[Expr, int], ...]]:
+        coefficient, rest = term.as_coeff_Mul()
+        factors = () if rest == 1 else rest.as_ordered_factors() if rest.is_Mul else (rest,)
+        powers = tuple((self._back(each.as_base_exp()[0]), int(each.as_base_exp()[1])) for each in factors)
+        return int(coefficient) if coefficient.is_Integer else float(coefficient), powers
+
+    def _back(self, base: Any) -> Expr:
+        match base:
+            case sympy.Symbol():
+                return next(expr for expr, known in self._parts.items() if known == base)
+            case sympy.cos() | sympy.sin():
+                return Call(type(base).__name__, (self._back(base.args[0]),))
+            case _:
+                raise TypeError(f"{base} is no part of a polynomial")

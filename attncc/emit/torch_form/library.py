@@ -70,6 +70,25 @@ def _row(x, q, shape):
     """Numbers that no sum is in, for every row of a slab."""
     return q.new_zeros((*shape, 1)) + x
 ''',
+    "_ones": '''
+def _ones(x):
+    """1 for every token."""
+    return torch.ones_like(x[..., :1])
+''',
+    "_outer": '''
+def _outer(x, y):
+    """Products of all pairs of features, [..., width of x * width of y]."""
+    return (x[..., :, None] * y[..., None, :]).flatten(-2)
+''',
+    "_as_factor": '''
+def _as_factor(x, state):
+    """Factors of states [batch * heads, features, c], given for [batch or 1, heads or 1, 1, features or 1]."""
+    x = x.to(state.dtype)
+    if x.dim() < 4:
+        return x
+    heads = x.shape[1]
+    return x.expand(max(x.shape[0], state.shape[0] // heads), heads, 1, x.shape[3]).flatten(0, 1).mT
+''',
     "_per_row": '''
 def _per_row(x, slab, q):
     """Numbers of heads, repeated for every folded row."""

@@ -38,7 +38,13 @@ class SlabPrinter:
     def uniform(self) -> tuple[Node, ...]:
         """The call-wide numbers of both passes, each once."""
         nodes = {node.name: node for kernel in (self.forward, self.backward) for node in kernel.uniform}
+        nodes |= {node.name: node for node in self.plan.torch.numbers if node.op is Op.NUMBER and not node.axes}
         return tuple(nodes.values())
+
+    @property
+    def begun(self) -> bool:
+        """Whether sums of a slab's rows may begin with those over keys that all of them see."""
+        return self.plan.states is not None
 
     @property
     def chained(self) -> bool:
@@ -124,7 +130,7 @@ class SlabPrinter:
         kernel, outputs = self.forward, self.forward_graph.outputs
         body = TorchBody(writer, kernel, self.operands, self.used, in_place=True)
         names = ", ".join(self.operands.names)
-        state = ", state, finishes" if self.chained else ""
+        state = ", state, finishes" if self.chained else ", state" if self.begun else ""
         with writer.block(f"def _forward_slab({names}, numbers, slab, chunks, work, call{state}):"):
             shape = "[batch * kv heads, group * rows, d]"
             writer.line(f'"""The vectors and row numbers of one slab; {self.rows} is {shape}."""')
@@ -137,7 +143,7 @@ class SlabPrinter:
                 for node in sweep.before:
                     body.print_row(node, rows)
                 self._print_accumulators(writer, sweep)
-                if self.chained:
+                if self.chained or self.begun:
                     with writer.block("if state is not None:"):
                         writer.line(f"{self._state_names()} = state")
                 with writer.block("for chunk in chunks:"):

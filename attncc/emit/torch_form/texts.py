@@ -27,6 +27,16 @@ class _Total:
     gradient: str
 
 
+def lines(*arguments: str) -> list[str]:
+    """Arguments in lines of the width of a file, deep in a function."""
+    found = [""]
+    for argument in arguments:
+        if found[-1] and len(found[-1]) + len(argument) + 2 > WIDTH - 20:
+            found.append("")
+        found[-1] += f"{' ' * bool(found[-1])}{argument},"
+    return found
+
+
 class PassTexts:
     """Texts of `_forward`, `_backward` and `_batched`."""
 
@@ -60,8 +70,8 @@ class PassTexts:
             "part_keys": self._part_keys(),
             "part_totals": self._part_totals("{part} = _room({name}, part)"),
             "add_part_totals": self._part_totals("_add_room({name}, {part}, part)"),
-            "forward_slab": self._lines(*map(self._of_slab, operands), *self._rest_of_slab(), *self._chain()),
-            "backward_slab": self._lines(
+            "forward_slab": lines(*map(self._of_slab, operands), *self._rest_of_slab(), *self._chain()),
+            "backward_slab": lines(
                 *map(self._of_slab, operands),
                 "d_rows",
                 *("delta" if name == "delta" else f"_rows_of({name}, slab)" for name in numbers),
@@ -74,13 +84,13 @@ class PassTexts:
             "gradient_buffers": [self._buffer(each) for each in operands] + self._other_buffers(),
             "rows_given": self._rows_given(),
             "totals": [each.name for each in self._own_totals],
-            "backward_by_head": self._lines(
+            "backward_by_head": lines(
                 *map(operands.by_head, operands),
                 *(f"{name}[:, at]" for name in self._rows_given()),
                 *(each.name if each.operand.kind is Kind.TABLE else f"{each.name}_own" for each in self._own_totals),
                 *("own", "call", "functools.partial(_store, grads, at)"),
             ),
-            "backward_run": self._lines(
+            "backward_run": lines(
                 *operands.names,
                 *self._rows_given(),
                 *(each.name for each in self._own_totals),
@@ -114,15 +124,6 @@ class PassTexts:
             "fake_gradients": ", ".join(f"{name}.new_empty({name}.shape)" for name in operands.names),
         }
 
-    def _lines(self, *arguments: str) -> list[str]:
-        """Arguments in lines of the width of a file, deep in a function."""
-        lines = [""]
-        for argument in arguments:
-            if lines[-1] and len(lines[-1]) + len(argument) + 2 > WIDTH - 20:
-                lines.append("")
-            lines[-1] += f"{' ' * bool(lines[-1])}{argument},"
-        return lines
-
     # --- pieces -----------------------------------------------------------------------------------------------
 
     def _rest_of_slab(self) -> tuple[str, ...]:
@@ -137,7 +138,9 @@ class PassTexts:
         return "part.begins" if negated else "not part.begins"
 
     def _chain(self) -> tuple[str, ...]:
-        return ("state", "part.finishes") if self.form.chained else ()
+        if self.form.chained:
+            return "state", "part.finishes"
+        return ("state",) if self.form.begun else ()
 
     def _of_slab(self, operand: Operand) -> str:
         """The text of a slab's part of an operand, of the keys that its piece has."""

@@ -1,0 +1,81 @@
+"""Texts by which the passes of the torch form take states: what templates read around the printed functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attncc.emit.operands import Operands
+from attncc.emit.torch_form.form import TorchForm
+from attncc.emit.torch_form.states import ROWS, StatesPrinter
+from attncc.emit.torch_form.texts import lines
+from attncc.graph.core import Kind
+from attncc.plan.model import Plan
+from attncc.rewrite.backward import gradient_name
+
+
+@dataclass(frozen=True, slots=True)
+class Collapse:
+    """Texts for the template; lists are arguments one after the other."""
+
+    rows: int
+    near: bool
+    text: str
+    heads: str  # how many heads have states of their own
+    block_names: str
+    key_parts: str  # the same of a part of the pattern
+    begun: list[str]
+    row_gradients: list[str]
+    added_results: str  # empty where nothing of rows has a gradient
+    add: list[str]
+    add_by_part: list[str]
+
+
+def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | None:
+    """The texts of a plan with states."""
+    if plan.states is None:
+        return None
+    printer = StatesPrinter(plan, operands, form.uniform(), form.backward, form.used)
+    core = operands.core
+    statistics = [node.name for node in form.backward.statistics]
+    of_rows = ["delta" if name == "delta" else f"_rows_of({name}, slab)" for name in statistics]
+    own = ("_entries_of(numbers, slab)", "heads")
+    keys = list(dict.fromkeys([*(each.name for each in printer.keys.operands), core.values]))
+    return Collapse(
+        rows=ROWS,
+        near=printer.near,
+        text=printer.text(),
+        heads=f"{core.rows if plan.states.by_query_head else core.values}.shape[1]",
+        block_names=", ".join(keys),
+        key_parts=", ".join(f"{name}_part" for name in keys),
+        begun=lines("sums.of(slab)", *printer.row_values, *own, "kv_heads", "slab"),
+        row_gradients=lines("sums.of(slab)", *printer.row_values, "_rows_in(d_out, slab)", *of_rows, *own, "slab"),
+        added_results=_added_results(operands, form, printer),
+        add=_add(plan, printer, statistics, "", core.values),
+        add_by_part=_add(plan, printer, statistics, "_part", core.values),
+    )
+
+
+def _add(plan: Plan, printer: StatesPrinter, statistics: list[str], suffix: str, values: str) -> list[str]:
+    """The arguments of the second pass of backward."""
+    read = dict.fromkeys([*printer.rows.operands, *printer.keys.operands, printer.operands.core[values]])
+    of_keys = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
+    names = [f"{each.name}{suffix}" if each.kind in of_keys else each.name for each in read]
+    delta = ["out"] * plan.reads_delta + ["d_lse"] * (plan.reads_delta and plan.has_lse)
+    given = [name for name in statistics if name != "delta"]
+    added = dict.fromkeys([*(gradient_name(each.name) for each in printer.key_gradients), gradient_name(values)])
+    totals = [f"{name}{suffix}" for name in added]
+    return lines("collapsed", *names, "d_out", *given, *delta, "numbers", "heads", *totals)
+
+
+def _added_results(operands: Operands, form: TorchForm, printer: StatesPrinter) -> str:
+    """The gradients of a slab's rows with what states give."""
+    given = [each.name for each in printer.row_gradients]
+    if not given:
+        return ""
+    found = []
+    for at, each in enumerate(operands.row_gradients(form.backward_graph)):
+        if each.name in given:
+            found.append(f"results[{at}] + given[{given.index(each.name)}].reshape(results[{at}].shape)")
+        else:
+            found.append(f"results[{at}]")
+    return f"({', '.join(found)}{',' * (len(found) == 1)})"

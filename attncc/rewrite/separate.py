@@ -1,0 +1,403 @@
+"""The law `separate`: a weight → a sum of products of features of the query and features of the key.
+
+The weight is written in parts that belong to one side, products of both sides' vectors, and exponents; sympy multiplies
+the polynomial out. What fails is told with the part that is no such product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+
+from attncc.graph.ir import Graph, Node
+from attncc.graph.ops import Axis, Op
+from attncc.rewrite.separable import NO_EXPONENT, ONE, Exponent, Factor, Term
+from attncc.rewrite.slopes import plus, times
+from attncc.spec.expr import (
+    Binary,
+    BinaryOp,
+    Call,
+    Const,
+    Expr,
+    Indicator,
+    Let,
+    Local,
+    Name,
+    Negate,
+    Not,
+    Select,
+    Symbol,
+    Vector,
+    rebuild,
+    walk,
+)
+from attncc.spec.text import text
+
+STATEMENT = "a weight that is a sum of products of a number of the query and one of the key is a product of vectors."
+MOST_TERMS = 8
+MOST_FACTORS = 3  # dot products that are multiplied: features of one are as many as all its widths multiplied
+_SIDE = {Name.I: Axis.ROW, Name.J: Axis.COLUMN}
+_ARITHMETIC = (BinaryOp.ADD, BinaryOp.SUBTRACT, BinaryOp.MULTIPLY)
+
+Monomial = tuple[float | int, tuple[tuple[Expr, int], ...]]  # a coefficient, and parts with their powers
+
+
+class NotSeparable(Exception):
+    """Why a weight is no sum of products."""
+
+
+def separate(graph: Graph, weight: str, sources: Mapping[str, Expr]) -> tuple[Term, ...]:
+    """The terms of a number of pairs.
+
+    Args:
+        graph: a forward graph before any number is lowered by a peak.
+        weight: the name of the number.
+        sources: for operands of numbers and vectors what they are made of, with the token left open, where it is known.
+
+    Raises:
+        NotSeparable: with the part that stands in the way.
+    """
+    return _Separation(graph, sources).terms(weight)
+
+
+class _Separation:
+    def __init__(self, graph: Graph, sources: Mapping[str, Expr]) -> None:
+        self.graph = graph
+        self.sources = sources
+        self.factors: dict[Expr, tuple[Factor, ...]] = {}  # by the placeholder that stands for it
+        self.exponents: dict[Expr, Exponent] = {}
+
+    def terms(self, weight: str) -> tuple[Term, ...]:
+        """The terms of a number of pairs, alike ones added up."""
+        prepared = self._prepared(self._inlined(self.graph[weight].value))
+        found: dict[tuple[Expr, tuple[Factor, ...], Exponent], Expr] = {}
+        for monomial in _multiplied_out(prepared):
+            for term in self._assembled(monomial):
+                key = (term.key, term.factors, term.exponent)
+                found[key] = term.row if key not in found else Binary(BinaryOp.ADD, found[key], term.row)
+        if len(found) > MOST_TERMS:
+            raise NotSeparable(f"it is a sum of {len(found)} products, more than are worth their features")
+        return tuple(Term(row, *key) for key, row in found.items())
+
+    def _inlined(self, expr: Expr) -> Expr:
+        """The expression with the numbers of pairs that it names written out."""
+        if isinstance(expr, Local) and self.graph[expr.name].op is Op.NUMBER:
+            return self._inlined(self.graph[expr.name].value)
+        return rebuild(expr, self._inlined)
+
+    # --- sides ------------------------------------------------------------------------------------------------
+
+    def _axes(self, expr: Expr) -> set[Axis]:
+        """Which of both tokens a number depends on."""
+        found: set[Axis] = set()
+        for each in walk(expr):
+            match each:
+                case Symbol(name=name):
+                    found |= {_SIDE[name]} if name in _SIDE else {Axis.ROW} if name is Name.COUNT else set()
+                case Local(name=name) | Vector(name=name):
+                    found |= set(self._axes_of(self.graph[name]))
+        return found & {Axis.ROW, Axis.COLUMN}
+
+    def _axes_of(self, node: Node) -> tuple[Axis, ...]:
+        is_number_of_pairs = node.axes == (Axis.OFFSET,)  # of the distance
+        return (Axis.ROW, Axis.COLUMN) if is_number_of_pairs else node.axes
+
+    def _of_pair(self, expr: Expr) -> bool:
+        return len(self._axes(expr)) == 2
+
+    # --- the polynomial ---------------------------------------------------------------------------------------
+
+    def _prepared(self, expr: Expr) -> Expr:
+        """The expression as a polynomial of parts of one side, which stand in Lets, and placeholders."""
+        if not self._of_pair(expr):
+            return _sealed(expr)
+        match expr:
+            case Local(name=name) if name in self.graph:
+                return self._placeholder(self.graph[name])
+            case Negate() | Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT | BinaryOp.MULTIPLY):
+                return rebuild(expr, self._prepared)
+            case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if not self._of_pair(right):
+                return Binary(BinaryOp.MULTIPLY, self._prepared(left), _sealed(Binary(BinaryOp.DIVIDE, ONE, right)))
+            case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
+                return Binary(BinaryOp.POWER, self._prepared(left), Const(power))
+            case Binary(op=BinaryOp.POWER, left=base, right=exponent) if not self._axes(base):
+                return self._raised(times(_log(base), exponent), expr)
+            case Call(function="exp", arguments=(exponent,)):
+                return self._raised(exponent, expr)
+            case Call(function="exp2", arguments=(exponent,)):
+                return self._raised(times(Const(math.log(2)), exponent), expr)
+            case Call(function="cos" | "sin" as name, arguments=(angle,)):
+                return self._turned(name, angle)
+            case Select(condition=condition, then=then, otherwise=otherwise) if not self._of_pair(condition):
+                yes, no = (_sealed(Indicator(each)) for each in (condition, Not(condition)))
+                return plus(times(yes, self._prepared(then)), times(no, self._prepared(otherwise)))
+            case _:
+                raise NotSeparable(f"`{_short(expr)}` is no sum of products of numbers of the query and of the key")
+
+    def _placeholder(self, node: Node) -> Expr:
+        """A product of vectors as one part of the polynomial."""
+        here = Local(node.name)
+        match node.op:
+            case Op.DOT:
+                row, column = node.inputs
+                self.factors[here] = (Factor(Vector(row), Vector(column)),)
+                return here
+            case Op.CHANNELS:
+                return self._channels(node)
+            case _:
+                raise NotSeparable(f"`{node.name}` is a number of its own for each pair")
+
+    def _raised(self, exponent: Expr, whole: Expr) -> Expr:
+        """e to a sum of a number of the query and one of the key, as one part of the polynomial."""
+        found = self._exponent(exponent, whole)
+        here: Expr = Local(f"exponential_{len(self.exponents) + 1}")
+        here = next((known for known, other in self.exponents.items() if other == found), here)
+        self.exponents[here] = found
+        return here
+
+    def _turned(self, name: str, angle: Expr) -> Expr:
+        """cos(a_i + b_j) by the sines and cosines of both."""
+        parts: dict[Axis | None, Expr] = {}
+        for side, _, part in self._summands(angle, Call(name, (angle,))):
+            parts[side] = part if side not in parts else Binary(BinaryOp.ADD, parts[side], part)
+        row = parts.get(Axis.ROW, Const(0))
+        row = plus(row, parts[None]) if None in parts else row
+        return Call(name, (Binary(BinaryOp.ADD, _sealed(row), _sealed(parts[Axis.COLUMN])),))
+
+    # --- sums of two sides ------------------------------------------------------------------------------------
+
+    def _exponent(self, expr: Expr, whole: Expr) -> Exponent:
+        """The exponent as slope * (i - j) and numbers of both sides."""
+        slopes: dict[Axis, list[Expr]] = {Axis.ROW: [], Axis.COLUMN: []}
+        rest: dict[Axis, list[Expr]] = {Axis.ROW: [], Axis.COLUMN: []}
+        for side, position, part in self._summands(expr, whole):
+            (rest if position is None else slopes)[side or Axis.ROW].append(part if position is None else position)
+        slope, other = (_total(slopes[side]) for side in (Axis.ROW, Axis.COLUMN))
+        if slope is not None or other is not None:
+            if slope is None or other is None or _multiplied_out(plus(slope, other)):
+                raise NotSeparable(f"the exponent of `{_short(whole)}` reads positions other than by their difference")
+        return Exponent(slope, tuple(self._differences(rest[Axis.ROW], rest[Axis.COLUMN], whole)))
+
+    def _differences(self, rows: list[Expr], keys: list[Expr], whole: Expr) -> Iterator[tuple[Expr, Expr]]:
+        """Numbers of the query with those of the key that are the same number of a token, subtracted."""
+        left = list(keys)
+        for row in rows:
+            key = next((each for each in left if self._follows(row, each)), None)
+            if key is None:
+                break
+            left.remove(key)
+            yield row, key
+        else:
+            if not left:
+                return
+        reason = "may be large where the other factors are small: only a running maximum keeps it in range"
+        raise NotSeparable(f"`{_short(whole)}` {reason}")
+
+    def _follows(self, row: Expr, key: Expr) -> bool:
+        """Whether an exponent is a difference of one number of tokens, as of a sum along the sequence."""
+        return not _multiplied_out(plus(self._at_token(row), self._at_token(key)))
+
+    def _at_token(self, expr: Expr) -> Expr:
+        """A number of one side as one of a token, with the side forgotten."""
+        match expr:
+            case Local(name=name) | Vector(name=name) if name in self.sources:
+                return _sealed(self.sources[name])
+            case Symbol() | Const() | Local() | Vector():
+                return _sealed(expr)
+            case Binary(op=op) if op in _ARITHMETIC:
+                return rebuild(expr, self._at_token)
+            case Negate():
+                return rebuild(expr, self._at_token)
+            case _:
+                return _sealed(rebuild(expr, lambda each: _opened(self._at_token(each))))
+
+    def _summands(self, expr: Expr, whole: Expr) -> Iterator[tuple[Axis | None, Expr | None, Expr]]:
+        """A sum as its summands of one side each: the side, the factor of a position if it is one, and the whole."""
+        for coefficient, powers in _multiplied_out(self._opened_sum(expr)):
+            parts = [(_opened(each), power) for each, power in powers]
+            sides = set().union(*(self._axes(each) for each, _ in parts)) if parts else set()
+            if len(sides) > 1:
+                raise NotSeparable(f"`{_short(whole)}` does not come apart into the query's part and the key's")
+            position = next((each for each, power in parts if each in _POSITIONS and power == 1), None)
+            others = [(each, power) for each, power in parts if each != position]
+            is_slope = position is not None and not any(self._axes(each) for each, _ in others)
+            yield (
+                next(iter(sides), None),
+                _product(coefficient, others) if is_slope else None,
+                _product(coefficient, parts),
+            )
+
+    def _opened_sum(self, expr: Expr) -> Expr:
+        """A sum down to its smallest summands."""
+        match expr:
+            case Const():
+                return expr
+            case Negate() | Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT | BinaryOp.MULTIPLY):
+                return rebuild(expr, self._opened_sum)
+            case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if not self._axes(right):
+                inverse = Binary(BinaryOp.DIVIDE, ONE, right)
+                return Binary(BinaryOp.MULTIPLY, self._opened_sum(left), _sealed(inverse))
+            case Local(name=name) if self.graph[name].is_tile or self.graph[name].axes == (Axis.OFFSET,):
+                raise NotSeparable(f"the exponent reads `{name}`, a number of the pair")
+            case _:
+                return _sealed(expr)
+
+    # --- channels ---------------------------------------------------------------------------------------------
+
+    def _channels(self, node: Node) -> Expr:
+        """A sum over channels of a formula of both sides' vectors, as a sum of factors times numbers."""
+        inner = _Separation(self.graph, self.sources)
+        total: Expr = Const(0)
+        for coefficient, powers in _multiplied_out(inner._prepared(node.value)):
+            exponents = {part: found for part, found in inner.exponents.items() if _has_vector(found)}
+            inside = tuple(each for each in powers if each[0] in exponents or _reads_vector(each[0]))
+            (term,) = inner._assembled((1, inside))
+            here = Local(f"{node.name}_{len(self.factors) + 1}")
+            self.factors[here] = (Factor(term.row, term.key, term.exponent),)
+            outside: Expr = Const(coefficient)
+            for part, power in powers:
+                if (part, power) not in inside:
+                    outside = times(outside, part if power == 1 else Binary(BinaryOp.POWER, part, Const(power)))
+                    self.exponents |= {part: inner.exponents[part]} if part in inner.exponents else {}
+            total = plus(total, times(outside, here))
+        return total
+
+    # --- terms ------------------------------------------------------------------------------------------------
+
+    def _assembled(self, monomial: Monomial) -> Iterator[Term]:
+        """A monomial by what it is made of."""
+        coefficient, powers = monomial
+        sides: dict[Axis, list[tuple[Expr, int]]] = {Axis.ROW: [], Axis.COLUMN: []}
+        factors: list[Factor] = []
+        exponents: list[Exponent] = []
+        for part, power in powers:
+            if part in self.factors:
+                factors += self.factors[part] * power
+            elif part in self.exponents:
+                exponents += [self.exponents[part]] * power
+            else:
+                inner = _opened(part)
+                is_key = Axis.COLUMN in self._axes(inner)
+                sides[Axis.COLUMN if is_key else Axis.ROW].append((inner, power))
+        if len(factors) > MOST_FACTORS:
+            raise NotSeparable(f"a product of {len(factors)} dot products has too many features")
+        exponent = NO_EXPONENT
+        for each in exponents:
+            exponent = _sum(exponent, each)
+        yield Term(_product(coefficient, sides[Axis.ROW]), _product(1, sides[Axis.COLUMN]), tuple(factors), exponent)
+
+
+def _reads_vector(expr: Expr) -> bool:
+    return any(isinstance(each, Vector) for each in walk(expr))
+
+
+def _has_vector(exponent: Exponent) -> bool:
+    return any(_reads_vector(each) for pair in exponent.differences for each in pair)
+
+
+_POSITIONS = (Symbol(Name.I), Symbol(Name.J))
+
+
+def _sealed(expr: Expr) -> Expr:
+    """A part that the polynomial takes as it is."""
+    return expr if isinstance(expr, Const) else Let("", expr)
+
+
+def _opened(expr: Expr) -> Expr:
+    """The part itself, in whatever stands around it."""
+    match expr:
+        case Let(name="", value=value):
+            return value
+        case Call(arguments=(Let(name="", value=value),)):
+            return replace(expr, arguments=(value,))
+        case _:
+            return expr
+
+
+def _multiplied_out(expr: Expr) -> tuple[Monomial, ...]:
+    """The monomials of a polynomial; sympy, which takes long to load, multiplies sums by sums and turns angles."""
+    plain = _plainly(expr)
+    if plain is not None:
+        return tuple((coefficient, powers) for powers, coefficient in plain.items() if coefficient != 0)
+    from attncc.rewrite.symbolic import multiplied_out
+
+    return multiplied_out(expr)
+
+
+def _plainly(expr: Expr) -> dict[tuple[tuple[Expr, int], ...], float | int] | None:
+    """The coefficients of monomials where no sum is multiplied by a sum; None where one is."""
+    match expr:
+        case Const(value=int() | float() as value) if not isinstance(value, bool):
+            return {(): value}
+        case Negate(operand=operand):
+            return _plain_product({(): -1}, _plainly(operand))
+        case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT as op, left=left, right=right):
+            one, other = _plainly(left), _plainly(right)
+            if one is None or other is None:
+                return None
+            sign = 1 if op is BinaryOp.ADD else -1
+            return {each: one.get(each, 0) + sign * other.get(each, 0) for each in {**one, **other}}
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
+            return _plain_product(_plainly(left), _plainly(right))
+        case Binary(op=BinaryOp.DIVIDE, left=left, right=Const(value=value)) if value:
+            return _plain_product(_plainly(left), {(): 1 / value})
+        case Binary(op=BinaryOp.POWER, left=Local() | Let() as base, right=Const(value=int(power))) if power > 0:
+            return {((base, power),): 1}
+        case Binary() | Call(function="cos" | "sin"):
+            return None
+        case _:
+            return {((expr, 1),): 1}
+
+
+def _plain_product(
+    one: dict[tuple[tuple[Expr, int], ...], float | int] | None,
+    other: dict[tuple[tuple[Expr, int], ...], float | int] | None,
+) -> dict[tuple[tuple[Expr, int], ...], float | int] | None:
+    if one is None or other is None or min(len(one), len(other)) > 1:
+        return None
+    found: dict[tuple[tuple[Expr, int], ...], float | int] = {}
+    for (left, a), (right, b) in product(one.items(), other.items()):
+        powers: dict[Expr, int] = {}
+        for part, power in (*left, *right):
+            powers[part] = powers.get(part, 0) + power
+        monomial = tuple(sorted(powers.items(), key=lambda each: repr(each[0])))
+        found[monomial] = found.get(monomial, 0) + a * b
+    return found
+
+
+def _log(base: Expr) -> Expr:
+    if isinstance(base, Const):
+        if base.value <= 0:
+            raise NotSeparable(f"{text(base)} has no logarithm")
+        return Const(math.log(base.value))
+    return Call("log", (base,))
+
+
+def _sum(one: Exponent, other: Exponent) -> Exponent:
+    def both(left: Expr | None, right: Expr | None) -> Expr | None:
+        if left is None or right is None:
+            return right if left is None else left
+        return plus(left, right)
+
+    return Exponent(both(one.slope, other.slope), one.differences + other.differences)
+
+
+def _total(parts: list[Expr]) -> Expr | None:
+    total: Expr | None = None
+    for part in parts:
+        total = part if total is None else plus(total, part)
+    return total
+
+
+def _product(coefficient: float, parts: list[tuple[Expr, int]]) -> Expr:
+    total: Expr = Const(coefficient)
+    for part, power in parts:
+        total = times(total, part if power == 1 else Binary(BinaryOp.POWER, part, Const(power)))
+    return total
+
+
+def _short(expr: Expr) -> str:
+    written = text(expr)
+    return written if len(written) <= 60 else f"{written[:57]} …"
