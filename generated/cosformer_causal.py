@@ -66,8 +66,9 @@ def _related(i, j, call):
 
 def _numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
-    factor_1_constant = 1 / 4096
-    return (factor_1_constant,)
+    factor_1_constant = 1.5707963267948966 * (1 / 4096)
+    key_factor_1_constant = -1.5707963267948966 * (1 / 4096)
+    return factor_1_constant, key_factor_1_constant
 
 
 # --- Triton kernels -------------------------------------------------------------------------------
@@ -1298,19 +1299,17 @@ def _takes_states(form, q, v, q_start, k_start):
 
 def _row_features(q_of_row, i, numbers, shape):
     """What queries give to each term, [batch * heads, group * rows, features]."""
-    (factor_1_constant,) = numbers
-    f0 = q_of_row * (
-        -1 * torch.sin(1.5707963267948966 * (i).to(q_of_row.dtype) * factor_1_constant)
-    )
-    f1 = q_of_row * torch.cos(1.5707963267948966 * (i).to(q_of_row.dtype) * factor_1_constant)
+    factor_1_constant, _ = numbers
+    f0 = q_of_row * (-1 * torch.sin(factor_1_constant * (i).to(q_of_row.dtype)))
+    f1 = q_of_row * torch.cos(factor_1_constant * (i).to(q_of_row.dtype))
     return _by_state(f0, shape), _by_state(f1, shape)
 
 
 def _key_features(k_of_key, j, numbers):
     """What keys give to each term, [batch * heads, keys, features]."""
-    (factor_1_constant,) = numbers
-    f0 = k_of_key * torch.sin(-1.5707963267948966 * (j).to(k_of_key.dtype) * factor_1_constant)
-    f1 = k_of_key * torch.cos(-1.5707963267948966 * (j).to(k_of_key.dtype) * factor_1_constant)
+    _, key_factor_1_constant = numbers
+    f0 = k_of_key * torch.sin(key_factor_1_constant * (j).to(k_of_key.dtype))
+    f1 = k_of_key * torch.cos(key_factor_1_constant * (j).to(k_of_key.dtype))
     return f0.flatten(0, 1), f1.flatten(0, 1)
 
 

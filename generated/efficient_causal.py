@@ -16,6 +16,7 @@
 # first.
 # Cost of `mean`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 
+import bisect
 import functools
 from typing import NamedTuple
 
@@ -148,6 +149,8 @@ class _Slab(NamedTuple):
     first: int
     last: int
     shape: tuple  # batch entries, heads, rows
+    blocks: object = None  # of its batch entries' keys
+    runs: tuple = ()  # of blocks that all its rows see
 
 
 class _Chunk(NamedTuple):
@@ -294,6 +297,269 @@ def _store(outs, slab, results):
         target.copy_(result.reshape(target.shape))
 
 
+_ROWS = 64  # rows of a slab, and keys of a block
+
+
+class _Blocks:
+    """The keys of some batch entries in blocks, of which some begin with a slab of rows."""
+
+    def __init__(self, entries, origin, length, low):
+        self.entries, self.origin, self.length, self.low = entries, origin, length, low
+
+    @property
+    def count(self):
+        return -(-(self.length - self.origin) // _ROWS) if self.length > 0 else 0
+
+    def keys(self, block):
+        """The places of a block's keys."""
+        start = self.origin + block * _ROWS
+        return slice(max(0, start), min(self.length, start + _ROWS))
+
+    def run(self, low, high):
+        """The first of the blocks that lie within keys low … high - 1, and the one after the last."""
+        first = 0 if low <= 0 else -((self.origin - low) // _ROWS)
+        end = self.count if high >= self.length else (high - self.origin) // _ROWS
+        return (first, end) if first < end else (0, 0)
+
+
+class _Runs:
+    """Sums over runs of items, each told by its first item and the one after its last.
+
+    A run that follows another costs what is new in it. Nothing is ever subtracted: when items leave at
+    the front, the sums of what stays have been kept, or are taken anew.
+    """
+
+    def __init__(self, of_item, joined):
+        self.of_item, self.joined = of_item, joined
+        self.begin(0)
+
+    def begin(self, low):
+        self.low = self.middle = self.high = low
+        self.front = []  # sums over first … middle - 1, for first items from middle - 1 down to low
+        self.back = None  # the sum over middle … high - 1
+
+    def between(self, low, high):
+        """The sum over items low … high - 1; None where there are none."""
+        if low >= high:
+            return None
+        if low < self.low and high == self.high:
+            return self._extended_down(low)
+        if low < self.low or low >= self.high or high < self.high:
+            self.begin(low)
+        for item in range(self.high, high):
+            self.back = self._join(self.back, self.of_item(item))
+        self.high = high
+        if low > self.low:
+            self._leave(low)
+        return self._join(self.front[-1][1] if self.front else None, self.back)
+
+    def _extended_down(self, low):
+        total = self._join(self.front[-1][1] if self.front else None, self.back)
+        for item in range(self.low - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+        self.low, self.middle, self.front, self.back = low, self.high, [(low, total)], None
+        return total
+
+    def _leave(self, low):
+        while self.front and self.front[-1][0] < low:
+            self.front.pop()
+        if not self.front and low != self.middle:
+            self._turn(low)
+        self.low = low
+
+    def _turn(self, low):
+        """Sums from every first item on, so that the next ones to leave cost nothing."""
+        self.front, total = [], None
+        for item in range(self.high - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+            self.front.append((item, total))
+        self.middle, self.back = self.high, None
+
+    def _join(self, earlier, later):
+        if earlier is None or later is None:
+            return later if earlier is None else earlier
+        return self.joined(earlier, later)
+
+
+class _RunsOfSlabs:
+    """For slabs one after the other the sums over the runs of blocks that all their rows see."""
+
+    def __init__(self, of_block, joined):
+        self.of_block, self.joined, self.blocks = of_block, joined, None
+
+    def of(self, slab):
+        if slab.blocks is not self.blocks:
+            self.blocks = slab.blocks
+            of_block, joined = (
+                functools.partial(self.of_block, slab.blocks),
+                self.joined(slab.blocks),
+            )
+            self.runs = [_Runs(of_block, joined) for _ in slab.runs]
+        return [run.between(*ends) for run, ends in zip(self.runs, slab.runs, strict=True)]
+
+
+def _collapsed(first, last, blocks, segments):
+    """The chunks of keys that rows first … last meet pair by pair, and the runs of blocks that they do not."""
+    chunks, runs = [], []
+    done = 0
+    for (start, stop), full in segments:
+        start, stop = max(start - blocks.low, done), min(stop - blocks.low, blocks.length)
+        low, high = blocks.run(max(full[0] - blocks.low, start), min(full[1] - blocks.low, stop))
+        runs.append((low, high))
+        parts = ((start, stop),)
+        if low < high:
+            parts = (start, blocks.keys(low).start), (blocks.keys(high - 1).stop, stop)
+        for begin, end in parts:
+            for key in range(begin, end, _MOST_KEYS):
+                keys = slice(key, min(key + _MOST_KEYS, end))
+                chunks.append(_Chunk(keys, key + blocks.low, full, (first, last + 1)))
+        if start < stop:
+            done = stop
+    return chunks, tuple(runs)
+
+
+def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab with its chunks of keys, those of the same batch entries in the order in which runs grow."""
+    batch, heads, n, _ = q.shape
+    m = v.shape[2]
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
+    together = max(1, _SCORES // (heads * _ROWS * _ROWS)) if alike else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        start = q_start + starts[entry]
+        origin, low, count, length = start, k_start, n, lengths[entry]
+        shift = (origin - low) % _ROWS  # so that blocks begin where slabs do
+        blocks = _Blocks(entries, shift - _ROWS if shift else 0, length, low)
+        found = []
+        for row in range(0, count, _ROWS):
+            end = min(row + _ROWS, count)
+            first, last = origin + row, origin + end - 1
+            segments = _segments(first, last, call)
+            chunks, runs = _collapsed(first, last, blocks, segments)
+            shape = (entries.stop - entry, heads, end - row)
+            slab = _Slab(entries, slice(row, end), first, last, shape, blocks, runs)
+            found.append((slab, chunks))
+        yield from found[::-1] if _shrink([slab.runs for slab, _ in found]) else found
+
+
+def _shrink(runs):
+    """Whether the runs of one slab after the other end at one place but begin later and later."""
+    some = [run for each in runs for run in each if run[0] < run[1]]
+    return len({high for _, high in some}) == 1 and len({low for low, _ in some}) > 1
+
+
+def _users(ends, count):
+    """For each block the runs of slabs that have it, given the run of blocks that each slab has."""
+    at = [slab for slab, (low, high) in enumerate(ends) if low < high]
+    lows, highs = [ends[slab][0] for slab in at], [ends[slab][1] for slab in at]
+    if lows == sorted(lows) and highs == sorted(highs):
+        found = [
+            (bisect.bisect_right(highs, each), bisect.bisect_right(lows, each))
+            for each in range(count)
+        ]
+        return at, [[run] if run[0] < run[1] else [] for run in found]
+    found = [[] for _ in range(count)]
+    for slab, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        for block in range(low, high):
+            if found[block] and found[block][-1][1] == slab:
+                found[block][-1] = (found[block][-1][0], slab + 1)
+            else:
+                found[block].append((slab, slab + 1))
+    return at, found
+
+
+class _RunsOfBlocks:
+    """For blocks of keys the sums over the slabs all of whose rows see them."""
+
+    def __init__(self, of_slab, joined, slabs):
+        self.of_slab, self.joined = of_slab, joined
+        self.users = [
+            _users(ends, slabs[0].blocks.count)
+            for ends in zip(*(slab.runs for slab in slabs), strict=True)
+        ]
+        self.slabs = slabs
+        self.running = {}
+
+    def order(self):
+        """The blocks in the order in which runs grow."""
+        count = self.slabs[0].blocks.count
+        ends = [
+            [users[block][-1] if users[block] else (0, 0) for _, users in self.users]
+            for block in range(count)
+        ]
+        return range(count - 1, -1, -1) if _shrink(ends) else range(count)
+
+    def of(self, block):
+        found = []
+        for segment, (at, users) in enumerate(self.users):
+            for place, run in enumerate(users[block]):
+                if (segment, place) not in self.running:
+                    self.running[segment, place] = _Runs(
+                        lambda each, at=at: self.of_slab(self.slabs[at[each]]),
+                        self.joined(self.slabs[0].blocks),
+                    )
+                found.append(self.running[segment, place].between(*run))
+        return found
+
+
+def _by_blocks(slabs):
+    """Slabs of the same batch entries together, in the order of their rows."""
+    groups = {}
+    for slab in slabs:
+        groups.setdefault(slab.blocks, []).append(slab)
+    return [sorted(group, key=lambda slab: slab.first) for group in groups.values()]
+
+
+def _by_state(x, shape):
+    """[batch, heads, rows, c] -> [batch * state heads, rows, c], for shape = (batch, heads, rows, state heads)."""
+    return x.reshape(shape[0] * shape[3], -1, x.shape[-1])
+
+
+def _by_key_head(x, shape):
+    """[batch * state heads, keys, c] -> [batch, kv heads, keys, c]: heads that share a key add up."""
+    return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
+
+
+def _pulled(function, inputs, d_outputs):
+    """The gradients of a function's inputs, given those of its outputs that have any."""
+    with torch.enable_grad():
+        inputs = tuple(x.detach().requires_grad_() for x in inputs)
+        pairs = zip(function(*inputs), d_outputs, strict=True)
+        pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
+    if not pairs:
+        return tuple(map(torch.zeros_like, inputs))
+    outs, d_outs = zip(*pairs, strict=True)
+    return torch.autograd.grad(outs, inputs, d_outs, materialize_grads=True)
+
+
+def _rows_in(x, slab):
+    """[batch, heads, n, c] -> a slab's [batch, heads, rows, c] in the type of sums."""
+    return x[slab.entries, :, slab.rows].to(_wide(x.dtype))
+
+
+def _keys_in(x, blocks, keys, dtype):
+    """[batch, kv heads, m, ...] -> a block's [batch, kv heads, keys, c] in the type of sums."""
+    x = x[blocks.entries, :, keys].to(dtype)
+    return x if x.dim() == 4 else x[..., None]
+
+
+def _takes_states(form, q, v, q_start, k_start):
+    """Whether the torch form sums keys by states: as the caller says, or where it costs less."""
+    return form == "torch linear"
+
+
+def _joined(earlier, later):
+    """Sums over keys of two runs, one behind the other."""
+    return tuple(a + b for a, b in zip(earlier, later, strict=True))
+
+
+def _sum_gradients(d_rows, numbers, slab, heads):
+    """The gradients of the sums of a slab's rows, [batch * heads, group * rows, width]."""
+    return (_by_state(d_rows, (*slab.shape, heads)),)
+
+
 _BLOCK = 128  # rows of a block
 
 
@@ -405,6 +671,12 @@ def _form(form, q):
     return form
 
 
+def _with_plan(form, plan):
+    """The form with what the caller says of its plan."""
+    _expect(plan in (None, "linear", "blocked"), "plan", repr(plan), "None, 'linear' or 'blocked'")
+    return form if plan is None or form == "triton" else f"{form} {plan}"
+
+
 def _is_shape_only(x):
     """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
     return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
@@ -419,6 +691,10 @@ def _is_shape_only(x):
 #   to: the rest adds 0.
 # - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
 #   is needed.
+# - separate: a weight that is a sum of products of a number of the query and one of the key is a
+#   product of vectors.
+# - reassociate: sum_j (f_i . g_j) v_j = f_i . (sum_j g_j v_j): keys that all rows of a tile see
+#   are summed once for them.
 
 
 if triton is not None:
@@ -702,10 +978,12 @@ def _sums_launch_backward(q, k_of_key, out, d_out, scale, q_start, k_start, q_st
     return dq, d_k_of_key
 
 
-def _sums_forward_slab(q, k_of_key, numbers, slab, chunks, work, call):
+def _sums_forward_slab(q, k_of_key, numbers, slab, chunks, work, call, state):
     """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
     out = q.new_zeros((*q.shape[:2], k_of_key.shape[-1]))
+    if state is not None:
+        (out,) = state
     for chunk in chunks:
         k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], q.dtype)
         weight = _tile(1, q, shape, chunk)
@@ -724,7 +1002,7 @@ def _sums_backward_slab(q, k_of_key, d_out, d_k_of_key, numbers, slab, chunks, w
     return ()
 
 
-def _sums_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths):
+def _sums_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths, by_states):
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q.dtype)
     outs = [q.new_empty(*q.shape[:3], k_of_key.shape[-1])]
@@ -733,11 +1011,21 @@ def _sums_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths):
 
     def run(q, k_of_key, numbers, call, store):
         work, kv_heads = None, k_of_key.shape[1]
-        for slab, chunks in _slabs(q, k_of_key, q_start, k_start, q_starts, kv_lengths, call):
+        heads = k_of_key.shape[1]
+        sums = _sums_running_sums(k_of_key, numbers, heads)
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q, k_of_key, q_start, k_start, q_starts, kv_lengths, call
+        ):
+            state = None
+            if slab.runs:
+                state = _sums_begun(
+                    sums.of(slab), _rows_in(q, slab), _entries_of(numbers, slab), heads, kv_heads,
+                    slab,
+                )  # fmt: skip
             work = _workspace(slab, chunks, q, 0, work)
             results = _sums_forward_slab(
                 _fold(q, slab, kv_heads), k_of_key[slab.entries], _entries_of(numbers, slab),
-                slab, chunks, work, call,
+                slab, chunks, work, call, state,
             )  # fmt: skip
             store(slab, results)
 
@@ -747,7 +1035,9 @@ def _sums_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths):
     return tuple(outs)
 
 
-def _sums_backward(q, k_of_key, out, d_out, scale, q_start, k_start, q_starts, kv_lengths):
+def _sums_backward(
+    q, k_of_key, out, d_out, scale, q_start, k_start, q_starts, kv_lengths, by_states
+):
     """The gradients of q and k_of_key."""
     wide = _wide(q.dtype)
     dq = q.new_zeros(q.shape)
@@ -756,7 +1046,11 @@ def _sums_backward(q, k_of_key, out, d_out, scale, q_start, k_start, q_starts, k
 
     def run(q, k_of_key, d_out, d_k_of_key, numbers, call, store):
         work, kv_heads = None, k_of_key.shape[1]
-        for slab, chunks in _slabs(q, k_of_key, q_start, k_start, q_starts, kv_lengths, call):
+        heads = k_of_key.shape[1]
+        sums, collapsed = _sums_running_sums(k_of_key, numbers, heads), []
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q, k_of_key, q_start, k_start, q_starts, kv_lengths, call
+        ):
             work = _workspace(slab, chunks, q, 0, work)
             d_rows = _fold(d_out, slab, kv_heads)
             results = _sums_backward_slab(
@@ -764,7 +1058,12 @@ def _sums_backward(q, k_of_key, out, d_out, scale, q_start, k_start, q_starts, k
                 d_k_of_key[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab,
                 chunks, work, call,
             )  # fmt: skip
+            if slab.runs:
+                collapsed.append(slab)
             store(slab, results)
+        _sums_add_key_gradients(
+            collapsed, q, k_of_key, d_out, numbers, heads, d_k_of_key,
+        )  # fmt: skip
 
     grads = ()
     with torch.autocast(q.device.type, enabled=False):
@@ -773,6 +1072,107 @@ def _sums_backward(q, k_of_key, out, d_out, scale, q_start, k_start, q_starts, k
             q, k_of_key, d_out, d_k_of_key, numbers, call, functools.partial(_store, grads),
         )  # fmt: skip
     return dq, d_k_of_key.to(k_of_key.dtype)
+
+
+def _sums_row_features(q, numbers, shape):
+    """What queries give to each term, [batch * heads, group * rows, features]."""
+    f0 = _ones(q)
+    return (_by_state(f0, shape),)
+
+
+def _sums_key_features(k_of_key, numbers):
+    """What keys give to each term, [batch * heads, keys, features]."""
+    f0 = _ones(k_of_key)
+    return (f0.flatten(0, 1),)
+
+
+def _sums_of_block(k_of_key, numbers, blocks, block):
+    """What the keys of a block add to the sums of rows that see all of them."""
+    keys = blocks.keys(block)
+    dtype = _wide(k_of_key.dtype)
+    k_of_key = _keys_in(k_of_key, blocks, keys, dtype)
+    (f0,) = _sums_key_features(k_of_key, numbers)
+    values = k_of_key.flatten(0, 1)
+    return (torch.bmm(f0.mT, values),)
+
+
+def _sums_running_sums(k_of_key, numbers, heads):
+    """Sums over runs of blocks of keys, for the slabs of one pass."""
+
+    def of_block(blocks, block):
+        return _sums_of_block(k_of_key, _entries_of(numbers, blocks), blocks, block)
+
+    return _RunsOfSlabs(of_block, lambda _: _joined)
+
+
+def _sums_begun(found, q, numbers, heads, kv_heads, slab):
+    """The sums of a slab's rows over the keys that all of them see; None where there are none."""
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums
+        (f0,) = _sums_row_features(q, numbers, (*slab.shape, heads))
+        own = (torch.bmm(f0, s0),)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    if total is None:
+        return None
+    (out,) = total
+    return (out.view(slab.shape[0] * kv_heads, -1, out.shape[-1]),)
+
+
+def _sums_of_slab(q, d_rows, numbers, heads, slab):
+    """What the rows of a slab add to the gradients of keys that all of them see."""
+    (f0,) = _sums_row_features(q, numbers, (*slab.shape, heads))
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    return (torch.bmm(f0.mT, g0),)
+
+
+def _sums_key_gradients(found, k_of_key, numbers, blocks, block):
+    """What the rows that see all keys of a block give to the gradients of keys and of values."""
+    keys = blocks.keys(block)
+    dtype = _wide(k_of_key.dtype)
+    k_of_key = _keys_in(k_of_key, blocks, keys, dtype)
+    values = k_of_key.flatten(0, 1)
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums
+
+        def features(k_of_key):
+            return _sums_key_features(k_of_key, numbers)
+
+        (f0,) = features(k_of_key)
+        d_values = torch.bmm(f0, s0)
+        d_values = _by_key_head(d_values, k_of_key.shape)
+        d_features = (
+            (torch.bmm(values, s0.mT)).expand_as(f0),
+        )  # fmt: skip
+        own = (*_pulled(features, (k_of_key,), d_features), d_values)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _sums_add_key_gradients(
+    slabs, q, k_of_key, d_out, numbers, heads,
+    d_k_of_key,
+):  # fmt: skip
+    """Add what rows give to the gradients of keys that all rows of their slabs see."""
+
+    def of_slab(slab):
+        d_rows = _rows_in(d_out, slab)
+        return _sums_of_slab(
+            _rows_in(q, slab), d_rows, _entries_of(numbers, slab), heads, slab,
+        )  # fmt: skip
+
+    for group in _by_blocks(slabs):
+        blocks = group[0].blocks
+        own = _entries_of(numbers, blocks)
+        sums = _RunsOfBlocks(of_slab, lambda _: _joined, group)
+        for block in sums.order():
+            given = _sums_key_gradients(sums.of(block), k_of_key, own, blocks, block)
+            if given is not None:
+                keys = blocks.keys(block)
+                d_k_of_key[blocks.entries, :, keys] += given[0]
+                d_k_of_key[blocks.entries, :, keys] += given[1]
 
 
 def _sums_weights_of(q, i, j, hidden, numbers, call):
@@ -849,15 +1249,23 @@ def _spread(x, q, keys):
     return q.new_zeros((*q.shape[:-1], keys)) + x
 
 
+def _ones(x):
+    """1 for every token."""
+    return torch.ones_like(x[..., :1])
+
+
 def _sums_run(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths, form):
-    run = _sums_launch_forward if form == "triton" else _sums_forward
-    return run(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths)
+    if form == "triton":
+        return _sums_launch_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths)
+    by_states = _takes_states(form, q, k_of_key, q_start, k_start)
+    return _sums_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths, by_states)
 
 
 def _sums_run_backward(*args):
     *args, form = args
-    run = _sums_launch_backward if form == "triton" else _sums_backward
-    return run(*args)
+    if form == "triton":
+        return _sums_launch_backward(*args)
+    return _sums_backward(*args, _takes_states(form, args[0], args[1], *args[-4:-2]))
 
 
 class _sums_Attention(torch.autograd.Function):
@@ -1031,6 +1439,7 @@ def _sums(
     k_start: int = 0,
     dropout_p: float = 0.0,
     form: str | None = None,
+    plan: str | None = None,
 ):
     """Efficient attention as a decoder: each channel of the keys is divided by its own sum so far
     (after arXiv 1812.01243).
@@ -1044,6 +1453,8 @@ def _sums(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+            by default what costs less for the sizes of the call.
 
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
@@ -1055,6 +1466,7 @@ def _sums(
     prepared = _sums_prepared(q, k, scale, kv_lengths, q_start, k_start)
     prepared = *_sums_operands(*prepared), *prepared[2:]
     form = _form(form, prepared[0])
+    form = _with_plan(form, plan)
     if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
         outs = _sums_Attention.apply(*prepared, form)
     else:
@@ -1105,6 +1517,10 @@ def _sums_weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_star
 #   to: the rest adds 0.
 # - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
 #   is needed.
+# - separate: a weight that is a sum of products of a number of the query and one of the key is a
+#   product of vectors.
+# - reassociate: sum_j (f_i . g_j) v_j = f_i . (sum_j g_j v_j): keys that all rows of a tile see
+#   are summed once for them.
 
 
 if triton is not None:
@@ -1546,10 +1962,12 @@ def _mean_launch_backward(
     return d_q_of_row, d_k_of_key, dv
 
 
-def _mean_forward_slab(q_of_row, k_of_key, v, numbers, slab, chunks, work, call):
+def _mean_forward_slab(q_of_row, k_of_key, v, numbers, slab, chunks, work, call, state):
     """The vectors and row numbers of one slab; q_of_row is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
     out = q_of_row.new_zeros((*q_of_row.shape[:2], v.shape[-1]))
+    if state is not None:
+        (out,) = state
     for chunk in chunks:
         k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], q_of_row.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q_of_row.dtype)
@@ -1578,7 +1996,7 @@ def _mean_backward_slab(
     return (d_q_of_row,)
 
 
-def _mean_forward(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths):
+def _mean_forward(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, by_states):
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q_of_row.dtype)
     outs = [q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1])]
@@ -1587,11 +2005,21 @@ def _mean_forward(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_l
 
     def run(q_of_row, k_of_key, v, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q_of_row, v, q_start, k_start, q_starts, kv_lengths, call):
+        heads = v.shape[1]
+        sums = _mean_running_sums(k_of_key, v, numbers, heads)
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q_of_row, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
+            state = None
+            if slab.runs:
+                state = _mean_begun(
+                    sums.of(slab), _rows_in(q_of_row, slab), _entries_of(numbers, slab), heads,
+                    kv_heads, slab,
+                )  # fmt: skip
             work = _workspace(slab, chunks, q_of_row, 2, work)
             results = _mean_forward_slab(
                 _fold(q_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
-                _entries_of(numbers, slab), slab, chunks, work, call,
+                _entries_of(numbers, slab), slab, chunks, work, call, state,
             )  # fmt: skip
             store(slab, results)
 
@@ -1602,7 +2030,7 @@ def _mean_forward(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_l
 
 
 def _mean_backward(
-    q_of_row, k_of_key, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
+    q_of_row, k_of_key, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths, by_states
 ):
     """The gradients of q_of_row, k_of_key and v."""
     wide = _wide(q_of_row.dtype)
@@ -1613,7 +2041,11 @@ def _mean_backward(
 
     def run(q_of_row, k_of_key, v, d_out, d_k_of_key, dv, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q_of_row, v, q_start, k_start, q_starts, kv_lengths, call):
+        heads = v.shape[1]
+        sums, collapsed = _mean_running_sums(k_of_key, v, numbers, heads), []
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q_of_row, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
             work = _workspace(slab, chunks, q_of_row, 2, work)
             d_rows = _fold(d_out, slab, kv_heads)
             results = _mean_backward_slab(
@@ -1621,7 +2053,18 @@ def _mean_backward(
                 d_rows, dv[slab.entries].flatten(0, 1), d_k_of_key[slab.entries].flatten(0, 1),
                 _entries_of(numbers, slab), slab, chunks, work, call,
             )  # fmt: skip
+            if slab.runs:
+                collapsed.append(slab)
+                given = _row_gradients(
+                    sums.of(slab), _rows_in(q_of_row, slab), _rows_in(d_out, slab),
+                    _entries_of(numbers, slab), heads, slab,
+                )  # fmt: skip
+                if given is not None:
+                    results = (results[0] + given[0].reshape(results[0].shape),)
             store(slab, results)
+        _mean_add_key_gradients(
+            collapsed, q_of_row, k_of_key, v, d_out, numbers, heads, d_k_of_key, dv,
+        )  # fmt: skip
 
     grads = (d_q_of_row,)
     with torch.autocast(q_of_row.device.type, enabled=False):
@@ -1631,6 +2074,128 @@ def _mean_backward(
             functools.partial(_store, grads),
         )  # fmt: skip
     return d_q_of_row, d_k_of_key.to(k_of_key.dtype), dv.to(v.dtype)
+
+
+def _mean_row_features(q_of_row, numbers, shape):
+    """What queries give to each term, [batch * heads, group * rows, features]."""
+    f0 = q_of_row
+    return (_by_state(f0, shape),)
+
+
+def _mean_key_features(k_of_key, numbers):
+    """What keys give to each term, [batch * heads, keys, features]."""
+    f0 = k_of_key
+    return (f0.flatten(0, 1),)
+
+
+def _mean_of_block(k_of_key, v, numbers, blocks, block):
+    """What the keys of a block add to the sums of rows that see all of them."""
+    keys = blocks.keys(block)
+    dtype = _wide(v.dtype)
+    k_of_key = _keys_in(k_of_key, blocks, keys, dtype)
+    v = _keys_in(v, blocks, keys, dtype)
+    (f0,) = _mean_key_features(k_of_key, numbers)
+    values = v.flatten(0, 1)
+    return (torch.bmm(f0.mT, values),)
+
+
+def _mean_running_sums(k_of_key, v, numbers, heads):
+    """Sums over runs of blocks of keys, for the slabs of one pass."""
+
+    def of_block(blocks, block):
+        return _mean_of_block(k_of_key, v, _entries_of(numbers, blocks), blocks, block)
+
+    return _RunsOfSlabs(of_block, lambda _: _joined)
+
+
+def _mean_begun(found, q_of_row, numbers, heads, kv_heads, slab):
+    """The sums of a slab's rows over the keys that all of them see; None where there are none."""
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums
+        (f0,) = _mean_row_features(q_of_row, numbers, (*slab.shape, heads))
+        own = (torch.bmm(f0, s0),)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    if total is None:
+        return None
+    (out,) = total
+    return (out.view(slab.shape[0] * kv_heads, -1, out.shape[-1]),)
+
+
+def _row_gradients(found, q_of_row, d_rows, numbers, heads, slab):
+    """What the keys that all rows of a slab see give to the gradients of rows."""
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums
+
+        def features(q_of_row):
+            return _mean_row_features(q_of_row, numbers, (*slab.shape, heads))
+
+        d_features = (
+            torch.bmm(g0, s0.mT),
+        )  # fmt: skip
+        own = _pulled(features, (q_of_row,), d_features)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _mean_of_slab(q_of_row, d_rows, numbers, heads, slab):
+    """What the rows of a slab add to the gradients of keys that all of them see."""
+    (f0,) = _mean_row_features(q_of_row, numbers, (*slab.shape, heads))
+    gradients = _sum_gradients(d_rows, numbers, slab, heads)
+    (g0,) = gradients
+    return (torch.bmm(f0.mT, g0),)
+
+
+def _mean_key_gradients(found, k_of_key, v, numbers, blocks, block):
+    """What the rows that see all keys of a block give to the gradients of keys and of values."""
+    keys = blocks.keys(block)
+    dtype = _wide(v.dtype)
+    k_of_key = _keys_in(k_of_key, blocks, keys, dtype)
+    v = _keys_in(v, blocks, keys, dtype)
+    values = v.flatten(0, 1)
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums
+
+        def features(k_of_key):
+            return _mean_key_features(k_of_key, numbers)
+
+        (f0,) = features(k_of_key)
+        d_values = torch.bmm(f0, s0)
+        d_values = _by_key_head(d_values, v.shape)
+        d_features = (
+            (torch.bmm(values, s0.mT)).expand_as(f0),
+        )  # fmt: skip
+        own = (*_pulled(features, (k_of_key,), d_features), d_values)
+        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+    return total
+
+
+def _mean_add_key_gradients(
+    slabs, q_of_row, k_of_key, v, d_out, numbers, heads,
+    d_k_of_key, dv,
+):  # fmt: skip
+    """Add what rows give to the gradients of keys that all rows of their slabs see."""
+
+    def of_slab(slab):
+        d_rows = _rows_in(d_out, slab)
+        return _mean_of_slab(
+            _rows_in(q_of_row, slab), d_rows, _entries_of(numbers, slab), heads, slab,
+        )  # fmt: skip
+
+    for group in _by_blocks(slabs):
+        blocks = group[0].blocks
+        own = _entries_of(numbers, blocks)
+        sums = _RunsOfBlocks(of_slab, lambda _: _joined, group)
+        for block in sums.order():
+            given = _mean_key_gradients(sums.of(block), k_of_key, v, own, blocks, block)
+            if given is not None:
+                keys = blocks.keys(block)
+                d_k_of_key[blocks.entries, :, keys] += given[0]
+                dv[blocks.entries, :, keys] += given[1]
 
 
 def _mean_weights_of(q_of_row, k_of_key, i, j, hidden, numbers, call):
@@ -1730,14 +2295,21 @@ def _where(condition, a, b, q=None):
 
 
 def _mean_run(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form):
-    run = _mean_launch_forward if form == "triton" else _mean_forward
-    return run(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths)
+    if form == "triton":
+        return _mean_launch_forward(
+            q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths
+        )
+    by_states = _takes_states(form, q_of_row, v, q_start, k_start)
+    return _mean_forward(
+        q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, by_states
+    )
 
 
 def _mean_run_backward(*args):
     *args, form = args
-    run = _mean_launch_backward if form == "triton" else _mean_backward
-    return run(*args)
+    if form == "triton":
+        return _mean_launch_backward(*args)
+    return _mean_backward(*args, _takes_states(form, args[0], args[2], *args[-4:-2]))
 
 
 class _mean_Attention(torch.autograd.Function):
@@ -1935,6 +2507,7 @@ def _mean(
     k_start: int = 0,
     dropout_p: float = 0.0,
     form: str | None = None,
+    plan: str | None = None,
 ):
     """Efficient attention as a decoder: each channel of the keys is divided by its own sum so far
     (after arXiv 1812.01243).
@@ -1950,6 +2523,8 @@ def _mean(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+            by default what costs less for the sizes of the call.
 
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
@@ -1961,6 +2536,7 @@ def _mean(
     prepared = _mean_prepared(q, k, v, sums, scale, kv_lengths, q_start, k_start)
     prepared = *_mean_operands(*prepared), *prepared[4:]
     form = _form(form, prepared[0])
+    form = _with_plan(form, plan)
     if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
         outs = _mean_Attention.apply(*prepared, form)
     else:
@@ -2025,6 +2601,7 @@ def attention(
     k_start: int = 0,
     dropout_p: float = 0.0,
     form: str | None = None,
+    plan: str | None = None,
 ):
     """Efficient attention as a decoder: each channel of the keys is divided by its own sum so far
     (after arXiv 1812.01243).
@@ -2041,6 +2618,8 @@ def attention(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+            by default what costs less for the sizes of the call.
 
     Returns:
         [batch, heads, n, e]; rows of a branch without keys are 0.
@@ -2055,8 +2634,8 @@ def attention(
         "dropout_p": dropout_p,
         "form": form,
     }
-    sums = _sums(q, k, scale=scale, **options)
-    mean = _mean(q, k, v, sums, scale=scale, **options)
+    sums = _sums(q, k, scale=scale, plan=plan, **options)
+    mean = _mean(q, k, v, sums, scale=scale, plan=plan, **options)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     q_starts = None
     if q_start is None:

@@ -1192,15 +1192,15 @@ def _takes_states(form, q, v, q_start, k_start):
 
 def _row_features(q_of_row, numbers, shape):
     """What queries give to each term, [batch * heads, group * rows, features]."""
-    f0 = q_of_row
-    f1 = _ones(q_of_row)
+    f0 = _ones(q_of_row)
+    f1 = q_of_row
     return _by_state(f0, shape), _by_state(f1, shape)
 
 
 def _key_features(k_of_key, v, numbers):
     """What keys give to each term, [batch * heads, keys, features]."""
-    f0 = k_of_key
-    f1 = _ones(v)
+    f0 = _ones(v)
+    f1 = k_of_key
     return f0.flatten(0, 1), f1.flatten(0, 1)
 
 

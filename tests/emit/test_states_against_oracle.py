@@ -1,4 +1,4 @@
-"""The torch form by states against the dense oracle: every kind of pattern, weight and normaliser, blocks of any size."""
+"""The torch form by states against the dense oracle: patterns, weights and normalisers, blocks of any size."""
 
 from __future__ import annotations
 
