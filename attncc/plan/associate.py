@@ -46,7 +46,10 @@ def _without_side(expr: Expr) -> Expr:
 def state_steps(states: States | None, reason: str, graph: Graph) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
     """The two laws as they were applied, or why they were not."""
     if states is None:
-        return (), (Refusal("separate", SEPARATE, reason), Refusal("reassociate", REASSOCIATE, "the weight does not come apart"))
+        return (), (
+            Refusal("separate", SEPARATE, reason),
+            Refusal("reassociate", REASSOCIATE, "the weight does not come apart"),
+        )
     sums = [graph[each.node] for each in states.sums]
     products = tuple(f"{_term(term, states)}" for term in states.terms)
     separate = Step("separate", SEPARATE, (f"weight = {describe(graph['weight'])}",), products)

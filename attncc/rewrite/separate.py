@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import reduce
 from itertools import product
 
 from attncc.graph.ir import Graph, Node
@@ -41,6 +42,7 @@ MOST_FACTORS = 3  # dot products that are multiplied: features of one are as man
 _SIDE = {Name.I: Axis.ROW, Name.J: Axis.COLUMN}
 _ARITHMETIC = (BinaryOp.ADD, BinaryOp.SUBTRACT, BinaryOp.MULTIPLY)
 
+Polynomial = dict[tuple[tuple[Expr, int], ...], float | int]  # by the parts of a monomial its coefficient
 Monomial = tuple[float | int, tuple[tuple[Expr, int], ...]]  # a coefficient, and parts with their powers
 
 
@@ -326,7 +328,7 @@ def _multiplied_out(expr: Expr) -> tuple[Monomial, ...]:
     return multiplied_out(expr)
 
 
-def _plainly(expr: Expr) -> dict[tuple[tuple[Expr, int], ...], float | int] | None:
+def _plainly(expr: Expr) -> Polynomial | None:
     """The coefficients of monomials where no sum is multiplied by a sum; None where one is."""
     match expr:
         case Const(value=int() | float() as value) if not isinstance(value, bool):
@@ -343,8 +345,8 @@ def _plainly(expr: Expr) -> dict[tuple[tuple[Expr, int], ...], float | int] | No
             return _plain_product(_plainly(left), _plainly(right))
         case Binary(op=BinaryOp.DIVIDE, left=left, right=Const(value=value)) if value:
             return _plain_product(_plainly(left), {(): 1 / value})
-        case Binary(op=BinaryOp.POWER, left=Local() | Let() as base, right=Const(value=int(power))) if power > 0:
-            return {((base, power),): 1}
+        case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
+            return reduce(_plain_product, [_plainly(left)] * power)
         case Binary() | Call(function="cos" | "sin"):
             return None
         case _:
@@ -352,12 +354,12 @@ def _plainly(expr: Expr) -> dict[tuple[tuple[Expr, int], ...], float | int] | No
 
 
 def _plain_product(
-    one: dict[tuple[tuple[Expr, int], ...], float | int] | None,
-    other: dict[tuple[tuple[Expr, int], ...], float | int] | None,
-) -> dict[tuple[tuple[Expr, int], ...], float | int] | None:
+    one: Polynomial | None,
+    other: Polynomial | None,
+) -> Polynomial | None:
     if one is None or other is None or min(len(one), len(other)) > 1:
         return None
-    found: dict[tuple[tuple[Expr, int], ...], float | int] = {}
+    found: Polynomial = {}
     for (left, a), (right, b) in product(one.items(), other.items()):
         powers: dict[Expr, int] = {}
         for part, power in (*left, *right):
