@@ -63,9 +63,9 @@ def _related(i, j, call):
 
 def _numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
-    factor_1 = scale * scale * (1 / 2)
     factor_2 = scale
-    return scale, factor_1, factor_2
+    factor_3 = 1 / 2 * (scale * scale)
+    return scale, factor_2, factor_3
 
 
 # --- Triton kernels -------------------------------------------------------------------------------
@@ -1191,25 +1191,64 @@ def _keys_in(x, blocks, keys, dtype):
     return x if x.dim() == 4 else x[..., None]
 
 
+_SLAB = 10_000_000  # products that take as long as all else that is done for a slab
+
+
 def _takes_states(form, q, v, q_start, k_start):
-    """Whether the torch form sums keys by states: as the caller says, or where it costs less."""
-    return form == "torch linear"
+    """Whether the torch form sums keys by states: as the caller says, or where fewer products are taken.
+
+    Pair by pair there are two for every key that a row meets; states take as many for keys at the ends
+    of runs, and for every key and row the products of features and values.
+    """
+    if form != "torch":
+        return form == "torch linear"
+    n, m, heads = q.shape[2], v.shape[2], q.shape[1]
+    if n <= _ROWS:
+        return False
+    call = _Call(n, m, heads, 0)
+    met, at_ends, features, slabs = 0.0, 0.0, 0.0, 0
+    for origin, count, low, length in ((q_start, n, k_start, m),):
+        segments = functools.partial(_segments, call=call)
+        places = range(0, count, max(_ROWS, count // 8))
+        for row in places:
+            ends = [
+                (max(start, low), min(stop, low + length), full)
+                for (start, stop), full in segments(
+                    origin + row, origin + min(row + _ROWS, count) - 1
+                )
+            ]
+            seen = [
+                max(0, min(full[1], stop) - max(full[0], start) - _ROWS // 2)
+                for start, stop, full in ends
+            ]
+            touched = sum(max(0, stop - start) for start, stop, _ in ends)
+            met += touched * count / len(places)
+            at_ends += (touched - sum(seen)) * count / len(places)
+            features += (any(seen)) * (count + length) / len(places)
+        slabs += -(-count // _ROWS)
+    width, values = (
+        q.shape[-1] + v.shape[-1],
+        (1 + q.shape[-1] + q.shape[-1] ** 2) * (v.shape[-1] + 1),
+    )
+    by_pairs = heads * met * width + max(1, heads * met / _SCORES) * _SLAB
+    by_states = heads * (at_ends * width + features * values) + slabs * _SLAB
+    return by_states < 0.9 * by_pairs
 
 
 def _row_features(q, numbers, shape):
     """What queries give to each term, [batch * heads, group * rows, features]."""
-    _, factor_1, factor_2 = numbers
-    f0 = _outer(q, q) * factor_1
+    _, factor_2, factor_3 = numbers
+    f0 = _ones(q)
     f1 = q * factor_2
-    f2 = _ones(q)
+    f2 = _outer(q, q) * factor_3
     return _by_state(f0, shape), _by_state(f1, shape), _by_state(f2, shape)
 
 
 def _key_features(k, v, numbers):
     """What keys give to each term, [batch * heads, keys, features]."""
-    f0 = _outer(k, k)
+    f0 = _ones(v)
     f1 = k
-    f2 = _ones(v)
+    f2 = _outer(k, k)
     return f0.flatten(0, 1), f1.flatten(0, 1), f2.flatten(0, 1)
 
 

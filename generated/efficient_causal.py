@@ -545,9 +545,7 @@ def _keys_in(x, blocks, keys, dtype):
     return x if x.dim() == 4 else x[..., None]
 
 
-def _takes_states(form, q, v, q_start, k_start):
-    """Whether the torch form sums keys by states: as the caller says, or where it costs less."""
-    return form == "torch linear"
+_SLAB = 10_000_000  # products that take as long as all else that is done for a slab
 
 
 def _joined(earlier, later):
@@ -1074,6 +1072,44 @@ def _sums_backward(
     return dq, d_k_of_key.to(k_of_key.dtype)
 
 
+def _sums_takes_states(form, q, v, q_start, k_start):
+    """Whether the torch form sums keys by states: as the caller says, or where fewer products are taken.
+
+    Pair by pair there are two for every key that a row meets; states take as many for keys at the ends
+    of runs, and for every key and row the products of features and values.
+    """
+    if form != "torch":
+        return form == "torch linear"
+    n, m, heads = q.shape[2], v.shape[2], q.shape[1]
+    if n <= _ROWS:
+        return False
+    call = _Call(n, m, heads, 0)
+    met, at_ends, features, slabs = 0.0, 0.0, 0.0, 0
+    for origin, count, low, length in ((q_start, n, k_start, m),):
+        segments = functools.partial(_segments, call=call)
+        places = range(0, count, max(_ROWS, count // 8))
+        for row in places:
+            ends = [
+                (max(start, low), min(stop, low + length), full)
+                for (start, stop), full in segments(
+                    origin + row, origin + min(row + _ROWS, count) - 1
+                )
+            ]
+            seen = [
+                max(0, min(full[1], stop) - max(full[0], start) - _ROWS // 2)
+                for start, stop, full in ends
+            ]
+            touched = sum(max(0, stop - start) for start, stop, _ in ends)
+            met += touched * count / len(places)
+            at_ends += (touched - sum(seen)) * count / len(places)
+            features += (any(seen)) * (count + length) / len(places)
+        slabs += -(-count // _ROWS)
+    width, values = v.shape[-1], 1 * (v.shape[-1] + 1)
+    by_pairs = heads * met * width + max(1, heads * met / _SCORES) * _SLAB
+    by_states = heads * (at_ends * width + features * values) + slabs * _SLAB
+    return by_states < 0.9 * by_pairs
+
+
 def _sums_row_features(q, numbers, shape):
     """What queries give to each term, [batch * heads, group * rows, features]."""
     f0 = _ones(q)
@@ -1257,7 +1293,7 @@ def _ones(x):
 def _sums_run(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths, form):
     if form == "triton":
         return _sums_launch_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths)
-    by_states = _takes_states(form, q, k_of_key, q_start, k_start)
+    by_states = _sums_takes_states(form, q, k_of_key, q_start, k_start)
     return _sums_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths, by_states)
 
 
@@ -1265,7 +1301,7 @@ def _sums_run_backward(*args):
     *args, form = args
     if form == "triton":
         return _sums_launch_backward(*args)
-    return _sums_backward(*args, _takes_states(form, args[0], args[1], *args[-4:-2]))
+    return _sums_backward(*args, _sums_takes_states(form, args[0], args[1], *args[-4:-2]))
 
 
 class _sums_Attention(torch.autograd.Function):
@@ -2076,6 +2112,44 @@ def _mean_backward(
     return d_q_of_row, d_k_of_key.to(k_of_key.dtype), dv.to(v.dtype)
 
 
+def _mean_takes_states(form, q, v, q_start, k_start):
+    """Whether the torch form sums keys by states: as the caller says, or where fewer products are taken.
+
+    Pair by pair there are two for every key that a row meets; states take as many for keys at the ends
+    of runs, and for every key and row the products of features and values.
+    """
+    if form != "torch":
+        return form == "torch linear"
+    n, m, heads = q.shape[2], v.shape[2], q.shape[1]
+    if n <= _ROWS:
+        return False
+    call = _Call(n, m, heads, 0)
+    met, at_ends, features, slabs = 0.0, 0.0, 0.0, 0
+    for origin, count, low, length in ((q_start, n, k_start, m),):
+        segments = functools.partial(_segments, call=call)
+        places = range(0, count, max(_ROWS, count // 8))
+        for row in places:
+            ends = [
+                (max(start, low), min(stop, low + length), full)
+                for (start, stop), full in segments(
+                    origin + row, origin + min(row + _ROWS, count) - 1
+                )
+            ]
+            seen = [
+                max(0, min(full[1], stop) - max(full[0], start) - _ROWS // 2)
+                for start, stop, full in ends
+            ]
+            touched = sum(max(0, stop - start) for start, stop, _ in ends)
+            met += touched * count / len(places)
+            at_ends += (touched - sum(seen)) * count / len(places)
+            features += (any(seen)) * (count + length) / len(places)
+        slabs += -(-count // _ROWS)
+    width, values = q.shape[-1] + v.shape[-1], q.shape[-1] * (v.shape[-1] + 1)
+    by_pairs = heads * met * width + max(1, heads * met / _SCORES) * _SLAB
+    by_states = heads * (at_ends * width + features * values) + slabs * _SLAB
+    return by_states < 0.9 * by_pairs
+
+
 def _mean_row_features(q_of_row, numbers, shape):
     """What queries give to each term, [batch * heads, group * rows, features]."""
     f0 = q_of_row
@@ -2299,7 +2373,7 @@ def _mean_run(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengt
         return _mean_launch_forward(
             q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths
         )
-    by_states = _takes_states(form, q_of_row, v, q_start, k_start)
+    by_states = _mean_takes_states(form, q_of_row, v, q_start, k_start)
     return _mean_forward(
         q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, by_states
     )
@@ -2309,7 +2383,7 @@ def _mean_run_backward(*args):
     *args, form = args
     if form == "triton":
         return _mean_launch_backward(*args)
-    return _mean_backward(*args, _takes_states(form, args[0], args[2], *args[-4:-2]))
+    return _mean_backward(*args, _mean_takes_states(form, args[0], args[2], *args[-4:-2]))
 
 
 class _mean_Attention(torch.autograd.Function):

@@ -1434,9 +1434,45 @@ def _keys_in(x, blocks, keys, dtype):
     return x if x.dim() == 4 else x[..., None]
 
 
+_SLAB = 10_000_000  # products that take as long as all else that is done for a slab
+
+
 def _takes_states(form, q, v, q_start, k_start):
-    """Whether the torch form sums keys by states: as the caller says, or where it costs less."""
-    return form == "torch linear"
+    """Whether the torch form sums keys by states: as the caller says, or where fewer products are taken.
+
+    Pair by pair there are two for every key that a row meets; states take as many for keys at the ends
+    of runs, and for every key and row the products of features and values.
+    """
+    if form != "torch":
+        return form == "torch linear"
+    n, m, heads = q.shape[2], v.shape[2], q.shape[1]
+    if n <= _ROWS:
+        return False
+    call = _Call(n, m, heads, 0)
+    met, at_ends, features, slabs = 0.0, 0.0, 0.0, 0
+    for origin, count, low, length in ((q_start, n, k_start, m),):
+        segments = functools.partial(_segments, call=call)
+        places = range(0, count, max(_ROWS, count // 8))
+        for row in places:
+            ends = [
+                (max(start, low), min(stop, low + length), full)
+                for (start, stop), full in segments(
+                    origin + row, origin + min(row + _ROWS, count) - 1
+                )
+            ]
+            seen = [
+                max(0, min(full[1], stop) - max(full[0], start) - _ROWS // 2)
+                for start, stop, full in ends
+            ]
+            touched = sum(max(0, stop - start) for start, stop, _ in ends)
+            met += touched * count / len(places)
+            at_ends += (touched - sum(seen)) * count / len(places)
+            features += (any(seen)) * (count + length) / len(places)
+        slabs += -(-count // _ROWS)
+    width, values = q.shape[-1] + v.shape[-1], q.shape[-1] * (v.shape[-1] + 1)
+    by_pairs = heads * met * width + max(1, heads * met / _SCORES) * _SLAB
+    by_states = heads * (at_ends * width + features * values) + slabs * _SLAB
+    return by_states < 0.9 * by_pairs
 
 
 def _row_features(q, G_whole_of_row, G_rest_of_row, near, numbers, shape):

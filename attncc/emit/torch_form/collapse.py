@@ -9,6 +9,7 @@ from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.states import ROWS, StatesPrinter
 from attncc.emit.torch_form.texts import lines
 from attncc.graph.core import Kind
+from attncc.graph.ops import Op
 from attncc.plan.model import Plan
 from attncc.rewrite.backward import gradient_name
 
@@ -20,6 +21,8 @@ class Collapse:
     rows: int
     near: bool
     text: str
+    widths: str  # of the vectors whose products a pair takes, added up
+    features: str  # of a token, times the width of what they are summed with
     heads: str  # how many heads have states of their own
     block_names: str
     key_parts: str  # the same of a part of the pattern
@@ -44,6 +47,8 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
         rows=ROWS,
         near=printer.near,
         text=printer.text(),
+        widths=_widths(plan),
+        features=_features(plan),
         heads=f"{core.rows if plan.states.by_query_head else core.values}.shape[1]",
         block_names=", ".join(keys),
         key_parts=", ".join(f"{name}_part" for name in keys),
@@ -53,6 +58,20 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
         add=_add(plan, printer, statistics, "", core.values),
         add_by_part=_add(plan, printer, statistics, "_part", core.values),
     )
+
+
+def _widths(plan: Plan) -> str:
+    products = sum(1 for node in plan.torch.forward if node.op in (Op.DOT, Op.CHANNELS))
+    own = "q.shape[-1]" if products == 1 else f"{products} * q.shape[-1]"
+    return " + ".join([own] * bool(products) + ["v.shape[-1]"])
+
+
+def _features(plan: Plan) -> str:
+    assert plan.states is not None
+    of = {0: "1", 1: "q.shape[-1]"}
+    powers = [of.get(len(term.factors), f"q.shape[-1] ** {len(term.factors)}") for term in plan.states.terms]
+    widths = powers[0] if len(powers) == 1 else f"({' + '.join(powers)})"
+    return f"{widths} * (v.shape[-1] + 1)"
 
 
 def _add(plan: Plan, printer: StatesPrinter, statistics: list[str], suffix: str, values: str) -> list[str]:

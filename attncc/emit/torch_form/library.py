@@ -32,7 +32,7 @@ def _where(condition, a, b, q=None):
     "_elu_plus_one": '''
 def _elu_plus_one(x):
     """elu(x) + 1, by sides: next to 1, what is left of a small number is rounded away."""
-    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+    return x.clamp(max=0).exp() + torch.relu(x)
 ''',
     "_entry": '''
 def _entry(values, at):
