@@ -643,7 +643,7 @@ def _backward(
     def run(q, share_of_key, d_out, d_share_of_key, numbers, call, store):
         work, kv_heads = None, share_of_key.shape[1]
         heads = share_of_key.shape[1]
-        sums, collapsed = _running_sums(share_of_key, numbers, heads), []
+        collapsed = []
         for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
             q, share_of_key, q_start, k_start, q_starts, kv_lengths, call
         ):
@@ -690,7 +690,7 @@ class _Blocks:
         return slice(max(0, start), min(self.length, start + _ROWS))
 
     def run(self, low, high):
-        """The first of the blocks that lie within keys low … high - 1, and the one after the last."""
+        """The first block within keys low … high - 1, and the one after the last."""
         first = 0 if low <= 0 else -((self.origin - low) // _ROWS)
         end = self.count if high >= self.length else (high - self.origin) // _ROWS
         return (first, end) if first < end else (0, 0)
@@ -699,8 +699,8 @@ class _Blocks:
 class _Runs:
     """Sums over runs of items, each told by its first item and the one after its last.
 
-    A run that follows another costs what is new in it. Nothing is ever subtracted: when items leave at
-    the front, the sums of what stays have been kept, or are taken anew.
+    A run that follows another costs what is new in it. Nothing is ever subtracted: when items leave
+    at the front, the sums of what stays have been kept, or are taken anew.
     """
 
     def __init__(self, of_item, joined):
@@ -773,7 +773,7 @@ class _RunsOfSlabs:
 
 
 def _collapsed(first, last, blocks, segments):
-    """The chunks of keys that rows first … last meet pair by pair, and the runs of blocks that they do not."""
+    """The chunks that rows first … last meet pair by pair, and the runs that they do not."""
     chunks, runs = [], []
     done = 0
     for (start, stop), full in segments:
@@ -793,7 +793,7 @@ def _collapsed(first, last, blocks, segments):
 
 
 def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
-    """Every slab with its chunks of keys, those of the same batch entries in the order in which runs grow."""
+    """Every slab with its chunks of keys, in an order in which runs grow."""
     batch, heads, n, _ = q.shape
     m = v.shape[2]
     starts = [0] * batch if q_starts is None else q_starts.tolist()
@@ -887,12 +887,12 @@ def _by_blocks(slabs):
 
 
 def _by_state(x, shape):
-    """[batch, heads, rows, c] -> [batch * state heads, rows, c], for shape = (batch, heads, rows, state heads)."""
+    """[batch, heads, rows, c] -> [batch * state heads, rows, c], their numbers in `shape`."""
     return x.reshape(shape[0] * shape[3], -1, x.shape[-1])
 
 
 def _by_key_head(x, shape):
-    """[batch * state heads, keys, c] -> [batch, kv heads, keys, c]: heads that share a key add up."""
+    """[batch * state heads, keys, c] -> [batch, kv heads, keys, c], sums over shared keys."""
     return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
 
 
@@ -923,10 +923,10 @@ _SLAB = 10_000_000  # products that take as long as all else that is done for a 
 
 
 def _takes_states(form, q, v, q_start, k_start):
-    """Whether the torch form sums keys by states: as the caller says, or where fewer products are taken.
+    """Whether keys are summed by states: as the caller says, or where that takes fewer products.
 
-    Pair by pair there are two for every key that a row meets; states take as many for keys at the ends
-    of runs, and for every key and row the products of features and values.
+    Pair by pair there are two for every key that a row meets; states take as many for keys at the
+    ends of runs, and for every key and row the products of features and values.
     """
     if form != "torch":
         return form == "torch linear"
@@ -1479,7 +1479,7 @@ def _all(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
-        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+        plan: "linear" sums keys that many rows see once for them all, "blocked" meets every pair;
             by default what costs less for the sizes of the call.
 
     Returns:
@@ -1573,7 +1573,7 @@ def attention(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
-        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+        plan: "linear" sums keys that many rows see once for them all, "blocked" meets every pair;
             by default what costs less for the sizes of the call.
 
     Returns:

@@ -848,7 +848,8 @@ def _backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths
     def run(q, k, v, d_out, dk, dv, numbers, call, store):
         work, kv_heads = None, v.shape[1]
         heads = q.shape[1]
-        sums, collapsed = _running_sums(k, v, numbers, heads), []
+        collapsed = []
+        sums = _running_sums(k, v, numbers, heads)
         for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
             q, v, q_start, k_start, q_starts, kv_lengths, call
         ):
@@ -919,7 +920,7 @@ class _Blocks:
         return slice(max(0, start), min(self.length, start + _ROWS))
 
     def run(self, low, high):
-        """The first of the blocks that lie within keys low … high - 1, and the one after the last."""
+        """The first block within keys low … high - 1, and the one after the last."""
         first = 0 if low <= 0 else -((self.origin - low) // _ROWS)
         end = self.count if high >= self.length else (high - self.origin) // _ROWS
         return (first, end) if first < end else (0, 0)
@@ -928,8 +929,8 @@ class _Blocks:
 class _Runs:
     """Sums over runs of items, each told by its first item and the one after its last.
 
-    A run that follows another costs what is new in it. Nothing is ever subtracted: when items leave at
-    the front, the sums of what stays have been kept, or are taken anew.
+    A run that follows another costs what is new in it. Nothing is ever subtracted: when items leave
+    at the front, the sums of what stays have been kept, or are taken anew.
     """
 
     def __init__(self, of_item, joined):
@@ -1002,7 +1003,7 @@ class _RunsOfSlabs:
 
 
 def _collapsed(first, last, blocks, segments):
-    """The chunks of keys that rows first … last meet pair by pair, and the runs of blocks that they do not."""
+    """The chunks that rows first … last meet pair by pair, and the runs that they do not."""
     chunks, runs = [], []
     done = 0
     for (start, stop), full in segments:
@@ -1022,7 +1023,7 @@ def _collapsed(first, last, blocks, segments):
 
 
 def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
-    """Every slab with its chunks of keys, those of the same batch entries in the order in which runs grow."""
+    """Every slab with its chunks of keys, in an order in which runs grow."""
     batch, heads, n, _ = q.shape
     m = v.shape[2]
     starts = [0] * batch if q_starts is None else q_starts.tolist()
@@ -1122,12 +1123,12 @@ def _by_blocks(slabs):
 
 
 def _by_state(x, shape):
-    """[batch, heads, rows, c] -> [batch * state heads, rows, c], for shape = (batch, heads, rows, state heads)."""
+    """[batch, heads, rows, c] -> [batch * state heads, rows, c], their numbers in `shape`."""
     return x.reshape(shape[0] * shape[3], -1, x.shape[-1])
 
 
 def _by_key_head(x, shape):
-    """[batch * state heads, keys, c] -> [batch, kv heads, keys, c]: heads that share a key add up."""
+    """[batch * state heads, keys, c] -> [batch, kv heads, keys, c], sums over shared keys."""
     return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
 
 
@@ -1158,10 +1159,10 @@ _SLAB = 10_000_000  # products that take as long as all else that is done for a 
 
 
 def _takes_states(form, q, v, q_start, k_start):
-    """Whether the torch form sums keys by states: as the caller says, or where fewer products are taken.
+    """Whether keys are summed by states: as the caller says, or where that takes fewer products.
 
-    Pair by pair there are two for every key that a row meets; states take as many for keys at the ends
-    of runs, and for every key and row the products of features and values.
+    Pair by pair there are two for every key that a row meets; states take as many for keys at the
+    ends of runs, and for every key and row the products of features and values.
     """
     if form != "torch":
         return form == "torch linear"
@@ -1302,8 +1303,8 @@ def _row_gradients(found, q, d_rows, numbers, heads, slab):
     for sums in filter(None, found):
         (s0,) = sums.states
 
-        def features(q):
-            return _row_features(q, i, sums.near, numbers, (*slab.shape, heads))
+        def features(q, near=sums.near):
+            return _row_features(q, i, near, numbers, (*slab.shape, heads))
 
         d_features = (
             torch.bmm(g0, s0.mT),
@@ -1343,8 +1344,8 @@ def _key_gradients(found, k, v, numbers, heads, blocks, block):
     for sums in filter(None, found):
         (s0,) = sums.states
 
-        def features(k):
-            return _key_features(k, j, sums.near, numbers, heads)
+        def features(k, near=sums.near):
+            return _key_features(k, j, near, numbers, heads)
 
         (f0,) = features(k)
         d_values = torch.bmm(f0, s0)
@@ -1475,7 +1476,7 @@ def _reciprocal(x):
 
 
 def _as_factor(x, state):
-    """Factors of states [batch * heads, features, c], given for [batch or 1, heads or 1, 1, features or 1]."""
+    """Factors [batch or 1, heads or 1, 1, features or 1] for states [batch * heads, features, c]."""
     x = x.to(state.dtype)
     if x.dim() < 4:
         return x
@@ -1767,7 +1768,7 @@ def attention(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
-        plan: "linear" sums keys that many rows see once for all of them, "blocked" meets every pair;
+        plan: "linear" sums keys that many rows see once for them all, "blocked" meets every pair;
             by default what costs less for the sizes of the call.
 
     Returns:

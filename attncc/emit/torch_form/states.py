@@ -578,8 +578,8 @@ class StatesPrinter:
                 self._print_loop(writer)
                 own = [each.name for each in self.row_gradients]
                 i = "i, " if self.rows.reads_position else ""
-                near = "sums.near, " if self.near else ""
-                with writer.block(f"def features({', '.join(own)}):"):
+                near, given = ("near, ", ", near=sums.near") if self.near else ("", "")
+                with writer.block(f"def features({', '.join(own)}{given}):"):
                     writer.line(f"return _row_features({self.row_names}{i}{near}numbers, (*slab.shape, heads))")
                 d_features = [self._row_feature_gradients(at) for at in range(len(self.states.terms))]
                 writer.listing("d_features = (", [[each] for each in d_features], ")")
@@ -628,10 +628,10 @@ class StatesPrinter:
             with writer.block("for sums in filter(None, found):"):
                 self._print_loop(writer)
                 j = "j, " if self.keys.reads_position else ""
-                near = "sums.near, " if self.near else ""
+                near, given = ("near, " if own else "sums.near, ", ", near=sums.near") if self.near else ("", "")
                 call = f"_key_features({self.key_names}{j}{near}numbers{self._heads()})"
                 if own:
-                    with writer.block(f"def features({', '.join(own)}):"):
+                    with writer.block(f"def features({', '.join(own)}{given}):"):
                         writer.line(f"return {call}")
                     call = f"features({', '.join(own)})"
                 writer.line(f"{self._names('f')} = {call}")
