@@ -1476,7 +1476,7 @@ def _reciprocal(x):
 
 
 def _as_factor(x, state):
-    """Factors [batch or 1, heads or 1, 1, features or 1] for states [batch * heads, features, c]."""
+    """Factors [batch or 1, heads or 1, 1, features or 1] as states have their axes."""
     x = x.to(state.dtype)
     if x.dim() < 4:
         return x
