@@ -85,8 +85,11 @@ def load(path: Path) -> ModuleType:
 
 def tiles_of(path: Path, kernel: str, size: int, width: int, target: str) -> tuple[Tile, ...]:
     """What a module's kernel tries on a target, for elements of `size` bytes and vectors up to a width."""
-    module, (branch, own) = load(path), in_branch(kernel)
-    lists = getattr(module, f"_{branch}_TILES", None) or module._TILES
+    module, (_, own) = load(path), in_branch(kernel)
+    # A branch's lists bear its name where another branch has others, also beside kernels that only one branch has.
+    launch = re.search(rf"\b(\w*)_launch\({function_of(kernel)}\b", path.read_text(encoding="utf-8"))
+    assert launch is not None, f"nothing launches {kernel}"
+    lists = getattr(module, f"{launch[1]}_TILES")
     tiles = [Tile(*each) for each in lists[own, size, max(64, _block(width))]]
     return tuple(tile for tile in tiles if tile.warps <= TARGETS[target].most_warps) or tuple(tiles)
 

@@ -3,8 +3,9 @@
 On every target each list has a config that spills next to nothing, none spills much, and one fits the smallest shared
 memory. Reals of four bytes use exact products without matrix instructions, so their tiles are smaller. On gfx942 eight
 warps are tried only where a list has nothing else, and fit even so. Kernels that read numbers by distance, vectors
-channel by channel, tables, or several pairs of vectors hold more in registers: for these there are lists that replace
-the others. Where tiles of rows add up sums by distance, they have at most twice as many rows as columns.
+channel by channel (several of them above all), tables, or several pairs of vectors hold more in registers: for these
+there are lists that replace the others. Where tiles of rows add up sums by distance, they have at most twice as many
+rows as columns.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ _BY_CHANNEL: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] =
     ("backward_rows", 2, 256): ((32, 32, 8, 1), (16, 32, 4, 1)),
 }
 
+_BY_CHANNEL_OF_SEVERAL: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("backward_columns", 2, 128): ((64, 32, 8, 2), (32, 32, 8, 2), (32, 16, 4, 1)),
+}
+
 _BY_ENTRY: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
     ("forward", 2, 128): ((64, 64, 8, 2), (128, 32, 8, 2), (64, 32, 4, 2)),
 }
@@ -73,6 +78,8 @@ def tiles_for(*graphs: Graph) -> tuple[Tiles, ...]:
         own |= _OF_SEVERAL_PRODUCTS
     if any(node.op in (Op.CHANNELS, Op.SPREAD) for node in nodes):
         own |= _BY_CHANNEL
+    if any(sum(node.op is Op.SPREAD and Axis.COLUMN in node.axes for node in graph) > 1 for graph in graphs):
+        own |= _BY_CHANNEL_OF_SEVERAL
     return tuple(
         Tiles(kernel, size, width, tuple(Tile(*each) for each in own.get((kernel, size, width), tries)))
         for (kernel, size, width), tries in _TRIES.items()
