@@ -79,6 +79,8 @@ def test_long_calls_of_strided_and_fixed_patterns_run_in_pieces() -> None:
         "aux.strided_n128_ctx32",
         "aux.strided_n100_ctx7",
         "aux.fixed_n64_ctx16_bs4_verts1x1.mask",
+        "aux.fixed_n64_ctx16_bs4_verts4x1.mask",
+        "aux.fixed_n128_ctx32_bs8_verts2x2.mask",
     }
 
 

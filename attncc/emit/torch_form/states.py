@@ -519,6 +519,15 @@ class StatesPrinter:
     def _folded_shape(self, name: str) -> str:
         return f"slab.shape[0] * kv_heads, -1, {name}.shape[-1]"
 
+    def _of_sums(self) -> dict[str, Expr]:
+        """The gradients of sums by what backward has at hand: where it lacks something, no operand asks for it."""
+        known = {*self.uniform, *self._statistics()}
+
+        def read(expr: Expr) -> set[str]:
+            return {each.name for each in walk(expr) if isinstance(each, Local)}
+
+        return {name: expr for name, expr in self.plan.of_sums if read(expr) <= known}
+
     # --- gradients --------------------------------------------------------------------------------------------
 
     def _statistics(self) -> list[str]:
@@ -526,7 +535,7 @@ class StatesPrinter:
 
     def _print_sum_gradients(self, writer: Writer) -> None:
         """Of each sum of a row the gradient, [batch * heads, group * rows, width or 1]."""
-        of_sums = dict(self.plan.of_sums)
+        of_sums = self._of_sums()
         arguments = ", ".join(["d_rows", *self._statistics()])
         with writer.block(f"def _sum_gradients({arguments}, numbers, slab, heads):"):
             writer.line('"""The gradients of the sums of a slab\'s rows, [batch * heads, group * rows, width]."""')
@@ -563,7 +572,7 @@ class StatesPrinter:
         return " + ".join(parts) or "None"
 
     def _has_gradient(self, each: StateSum) -> bool:
-        return each.node in dict(self.plan.of_sums)
+        return each.node in self._of_sums()
 
     def _print_row_gradients(self, writer: Writer) -> None:
         statistics = "".join(f"{name}, " for name in self._statistics())
