@@ -10,7 +10,7 @@ from attncc.spec.expr import Name, names_in
 
 _STRIPS = '''
 class _Strips(NamedTuple):
-    """The positions p with start <= p % period < start + width; coordinates count them."""
+    """The positions p with start <= p % period < start + width; coordinates count them.<ENDS>"""
 
     period: int = 1
     width: int = 1
@@ -64,6 +64,11 @@ _AS_THEY_STAND = ((_Strips(), _Strips()),)
 '''
 
 # What is put into these where some rows form a list, or a piece of their own.
+_ENDS = """\
+
+
+    A list has only those of them that lie before `stop`, and not before `first`.
+    """
 _LIST = """\
     first: int = -_FAR
     stop: int = _FAR
@@ -121,6 +126,7 @@ class PiecesPrinter:
         """Ranges, pairs, strips, and which pieces a call has."""
         lists, alone = self._pieces.have_lists, self._pieces.have_own_rows
         text = _STRIPS.replace("<LIST>\n", f"{_LIST}\n" if lists else "\n").replace("<CLIP>", _CLIP if lists else "")
+        text = text.replace("<ENDS>", _ENDS if lists else "")
         text = text.replace("<ALONE>\n", f"{_ALONE}\n" if alone else "\n").replace("<ADDS>", _ADDS if alone else "")
         writer.lines(text)
         for at, piece in enumerate(self._pieces.pieces, 1):
