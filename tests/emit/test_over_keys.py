@@ -33,6 +33,10 @@ BODIES = {
     "the largest": "let u = k - largest_over_keys(k); weight = dot(exp(q), exp(u)); normalize = rows + 1e-3",
     "the mean": "let u = mean_over_keys(k); score = dot(q, k - u)",
     "sums in a gate": "input g[B, H, m]; let G = cumsum(g); branch all { }; combine = sigmoid(G[i]) * all",
+    "each channel by its own sum": (
+        "input g[B, H, m]; let G = cumsum(min(g, 0)); pattern = causal; "
+        "weight = exp(G[i] - G[j]) * dot(softmax_of(q), exp(k)); normalize = channels"
+    ),
     "one's own key": "score = dot(q, k) + dot(k[i], k) + v[i, 2]; normalize = rows + exp(k[i, 1])",
 }
 CALLS: dict[str, dict[str, object]] = {
