@@ -1,14 +1,16 @@
-# performer: made by attncc 0.1.0 from performer.attn (sha256 13bb18424c482546). Do not edit.
+# performer: made by attncc 0.1.0 from performer.attn (sha256 942f42c4be1047ae). Do not edit.
 # Rebuild: attncc build performer.attn -D features=128 -D epsilon=0.0001
 #
 #     # Performer: positive random features that estimate softmax (FAVOR+, arXiv 2009.14794, section 2.4), the matrix given.
+#     # Features are those of the authors' code over the root of `epsilon`: 16 bits hold them, and the quotient is the same.
 #     attention performer(features = 128, epsilon = 1e-4) {
-#       require features > 0
+#       require features > 0, epsilon > 0
 #       input random[d, features]
 #       let p = q @ random / d^0.25
 #       let r = k @ random / d^0.25
-#       let a = exp(p - dot(q, q) / (2 * sqrt(d)) - stop_gradient(largest(p))) + epsilon
-#       let b = exp(r - dot(k, k) / (2 * sqrt(d)) - stop_gradient(largest(largest_over_keys(r)))) + epsilon
+#       let a = exp(p - dot(q, q) / (2 * sqrt(d)) - stop_gradient(largest(p))) / sqrt(epsilon) + sqrt(epsilon)
+#       let c = stop_gradient(largest(largest_over_keys(r)))
+#       let b = exp(r - dot(k, k) / (2 * sqrt(d)) - c) / sqrt(epsilon) + sqrt(epsilon)
 #       weight = dot(a, b)
 #     }
 #
@@ -1478,7 +1480,8 @@ def _operands(q, k, v, random, scale, q_start, k_start, q_starts, kv_lengths):
                 - (q_wide * q_wide).sum(-1, keepdim=True) / (2 * math.sqrt(d))
                 - ((p).amax(-1, keepdim=True)).detach()
             )
-            + 0.0001,
+            / 0.01
+            + 0.01,
             batch,
             heads,
             n,
@@ -1486,13 +1489,10 @@ def _operands(q, k, v, random, scale, q_start, k_start, q_starts, kv_lengths):
         )
         k_wide = _seen(k.to(wide), hidden)
         r = k_wide @ random.to(wide) / d**0.25
+        c = ((_largest_over_keys(r, hidden)).amax(-1, keepdim=True)).detach()
         b_of_key = _vectors(
-            torch.exp(
-                r
-                - (k_wide * k_wide).sum(-1, keepdim=True) / (2 * math.sqrt(d))
-                - ((_largest_over_keys(r, hidden)).amax(-1, keepdim=True)).detach()
-            )
-            + 0.0001,
+            torch.exp(r - (k_wide * k_wide).sum(-1, keepdim=True) / (2 * math.sqrt(d)) - c) / 0.01
+            + 0.01,
             batch,
             kv_heads,
             m,
@@ -1681,7 +1681,7 @@ def _fold_vmap(function, info, in_dims, args):
 
 
 # Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
-_OPERATOR = "performer_128f9207"
+_OPERATOR = "performer_9189b92d"
 _library = torch.library.Library("attncc", "FRAGMENT")
 
 
