@@ -64,7 +64,7 @@ def _related(i, j, call):
 def _numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
     factor_2 = scale
-    factor_3 = 1 / 2 * (scale * scale)
+    factor_3 = 0.5 * (scale * scale)
     return scale, factor_2, factor_3
 
 

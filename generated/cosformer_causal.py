@@ -64,13 +64,6 @@ def _related(i, j, call):
     return j <= i
 
 
-def _numbers(q, k, v, scale, kv_lengths):
-    """Numbers that are the same for every pair of a head."""
-    factor_1_constant = 1.5707963267948966 * (1 / 4096)
-    key_factor_1_constant = -1.5707963267948966 * (1 / 4096)
-    return factor_1_constant, key_factor_1_constant
-
-
 # --- Triton kernels -------------------------------------------------------------------------------
 if triton is not None:
     # Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
@@ -928,7 +921,7 @@ def _forward(
     outs = [q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1])]
     outs += [q_of_row.new_empty(q_of_row.shape[:3], dtype=wide) for _ in range(3)]
     outs.append(q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1] if keep_residual else 0))
-    numbers = _numbers(q_of_row, k_of_key, v, scale, kv_lengths)
+    numbers = ()
 
     def run(q_of_row, k_of_key, v, numbers, call, store):
         work, kv_heads = None, v.shape[1]
@@ -981,7 +974,7 @@ def _backward(
     d_q_of_row = q_of_row.new_empty(q_of_row.shape)
     d_k_of_key = k_of_key.new_zeros(k_of_key.shape, dtype=wide)
     dv = v.new_zeros(v.shape, dtype=wide)
-    numbers = _numbers(q_of_row, k_of_key, v, scale, kv_lengths)
+    numbers = ()
     out = _unrounded(out, residual)
 
     def run(
@@ -1336,17 +1329,15 @@ def _takes_states(form, q, v, q_start, k_start):
 
 def _row_features(q_of_row, i, numbers, shape):
     """What queries give to each term, [batch * heads, group * rows, features]."""
-    factor_1_constant, _ = numbers
-    f0 = q_of_row * (-1 * torch.sin(factor_1_constant * (i).to(q_of_row.dtype)))
-    f1 = q_of_row * torch.cos(factor_1_constant * (i).to(q_of_row.dtype))
+    f0 = q_of_row * (-1 * torch.sin(0.0003834951969714103 * (i).to(q_of_row.dtype)))
+    f1 = q_of_row * torch.cos(0.0003834951969714103 * (i).to(q_of_row.dtype))
     return _by_state(f0, shape), _by_state(f1, shape)
 
 
 def _key_features(k_of_key, j, numbers):
     """What keys give to each term, [batch * heads, keys, features]."""
-    _, key_factor_1_constant = numbers
-    f0 = k_of_key * torch.sin(key_factor_1_constant * (j).to(k_of_key.dtype))
-    f1 = k_of_key * torch.cos(key_factor_1_constant * (j).to(k_of_key.dtype))
+    f0 = k_of_key * torch.sin(-0.0003834951969714103 * (j).to(k_of_key.dtype))
+    f1 = k_of_key * torch.cos(-0.0003834951969714103 * (j).to(k_of_key.dtype))
     return f0.flatten(0, 1), f1.flatten(0, 1)
 
 
@@ -1542,7 +1533,7 @@ def _batched(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_length
     batch, heads, n, _ = q_of_row.shape
     kv_heads, m = v.shape[1:3]
     dtype, wide, device = q_of_row.dtype, _wide(q_of_row.dtype), q_of_row.device
-    numbers = _lifted(_numbers(q_of_row, k_of_key, v, scale, kv_lengths))
+    numbers = _lifted(())
     call = _call_of(q_of_row, v)
     # Blocks enough for any n, so that n stays a free size when exported; lanes past n are dropped.
     blocks = n // _BLOCK + 2
@@ -2026,7 +2017,7 @@ def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None
     def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, 1, m, c]
         return x.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
 
-    numbers = _lifted(_numbers(q_of_row, k_of_key, k_of_key, scale, kv_lengths))
+    numbers = _lifted(())
     weight, norm, _ = _weights_of(own(q_of_row), windows(k_of_key), i, j, hidden, numbers, call)
     weight = weight if norm is None else weight * _reciprocal(norm)
     return weight[:, :, 0]

@@ -1653,8 +1653,7 @@ def _far_related(i, j, call):
 def _far_numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
     d_dot_q2k2_constant = 1 / 256
-    factor_1 = 1 / 256
-    return d_dot_q2k2_constant, factor_1
+    return (d_dot_q2k2_constant,)
 
 
 if triton is not None:
@@ -2121,7 +2120,7 @@ def _far_forward_slab(q2, k2, v, numbers, slab, chunks, work, call, state):
 def _far_backward_slab(q2, k2, v, d_out, dv, d_k2, numbers, slab, chunks, work, call):
     """Gradients of one slab: returns that of q2 and adds those of k2 and v to their totals."""
     shape = slab.shape
-    d_dot_q2k2_constant, _ = numbers
+    (d_dot_q2k2_constant,) = numbers
     d_q2 = q2.new_zeros((*q2.shape[:2], q2.shape[-1]))
     for chunk in chunks:
         k2_tile = _flat(k2[:, :, chunk.keys], q2.dtype)
@@ -2580,8 +2579,7 @@ def _takes_states(form, q, v, q_start, k_start):
 
 def _row_features(q2, numbers, shape):
     """What queries give to each term, [batch * heads, group * rows, features]."""
-    _, factor_1 = numbers
-    f0 = q2 * factor_1
+    f0 = q2 * 0.00390625
     return (_by_state(f0, shape),)
 
 

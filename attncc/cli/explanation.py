@@ -11,6 +11,7 @@ from attncc.plan.cost import Cost, Formula, Pass, cost, formula, value
 from attncc.plan.density import Call, Density, density, density_of_piece, heads_where, members, together
 from attncc.plan.describe import by_coordinates, interval_text, kept_by_decoder, layout_text, plan_sentence
 from attncc.plan.int32 import longest_call
+from attncc.plan.linear_cost import linear_cost
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import HeadClass, Segment
@@ -75,6 +76,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "pieces": _pieces(plan.pieces, choice, heads),
         "tiles": _tiles(choice.taken),
         "cost": _cost(cost(plan, choice.in_pieces), sizes, choice),
+        "linear": _linear(plan, sizes),
         "saved": {
             "row_numbers": list(plan.saved),
             "out": plan.reads_delta,
@@ -239,6 +241,23 @@ def _cost(found: Cost, sizes: Mapping[str, int], choice: _Choice) -> dict[str, A
         "backward": _pass(found, found.backward, sizes, visited),
         "saved_bytes": {"formula": formula(found.saved), "value": value(found.saved, sizes)},
         "dense_matrix_bytes": {"formula": "H·n·m·b", "value": sizes["H"] * sizes["n"] * sizes["m"] * sizes["b"]},
+    }
+
+
+def _linear(plan: Plan, sizes: Mapping[str, int]) -> dict[str, Any] | None:
+    """What sums by states cost, or None."""
+    found = linear_cost(plan)
+    if found is None:
+        return None
+    crossover = None
+    if found.crossover is not None:
+        crossover = {"formula": formula(found.crossover), "value": value(found.crossover, sizes)}
+    return {
+        "features": {"formula": formula(found.features), "value": value(found.features, sizes)},
+        "block": plan.slabs.block,
+        "blocks_at_ends": found.ends,
+        "forward_flops": {"formula": formula(found.flops), "value": value(found.flops, sizes)},
+        "crossover": crossover,
     }
 
 

@@ -29,7 +29,7 @@ from attncc.rewrite.laws import DIVISIONS, PEAKS
 from attncc.spec.expr import Call, Expr, Let, Merge, walk
 from attncc.spec.model import Spec
 
-SLABS = Slabs(elements=1 << 18, least_rows=16, most_rows=1024)
+SLABS = Slabs(elements=1 << 18, least_rows=16, most_rows=1024, block=64)
 
 
 def plan(spec: Spec) -> Planned:

@@ -37,11 +37,16 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Slabs:
-    """How the torch form cuts rows: so many rows that a slab of scores has about `elements` numbers."""
+    """How the torch form cuts rows: so many rows that a slab of scores has about `elements` numbers.
+
+    With states a slab has `block` rows, and keys come in blocks of as many: so many that products are worth their
+    calls, and the scores at the ends of runs are few.
+    """
 
     elements: int
     least_rows: int
     most_rows: int
+    block: int
 
 
 @dataclass(frozen=True, slots=True)

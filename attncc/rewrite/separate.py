@@ -120,6 +120,8 @@ class _Separation:
                 return self._placeholder(self.graph[name])
             case Negate() | Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT | BinaryOp.MULTIPLY):
                 return rebuild(expr, self._prepared)
+            case Binary(op=BinaryOp.DIVIDE, left=left, right=Const(value=value)) if value:
+                return Binary(BinaryOp.MULTIPLY, self._prepared(left), Const(1 / value))
             case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if not self._of_pair(right):
                 return Binary(BinaryOp.MULTIPLY, self._prepared(left), _sealed(Binary(BinaryOp.DIVIDE, ONE, right)))
             case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
@@ -238,6 +240,8 @@ class _Separation:
                 return expr
             case Negate() | Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT | BinaryOp.MULTIPLY):
                 return rebuild(expr, self._opened_sum)
+            case Binary(op=BinaryOp.DIVIDE, left=left, right=Const(value=value)) if value:
+                return Binary(BinaryOp.MULTIPLY, self._opened_sum(left), Const(1 / value))
             case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if not self._axes(right):
                 inverse = Binary(BinaryOp.DIVIDE, ONE, right)
                 return Binary(BinaryOp.MULTIPLY, self._opened_sum(left), _sealed(inverse))

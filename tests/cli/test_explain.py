@@ -25,6 +25,9 @@ CASES = {
     "random_synthesizer": ("--n", "512"),
     "sparse_strided": ("--n", "8192"),
     "sparse_fixed": ("--n", "256"),
+    "cosformer_causal": (),
+    "based": (),
+    "windowed_linear": (),
 }
 PER_HEAD = "attention per_head { pattern = causal & (h % 2 == 0 ? i - j < 64 : (i - j) % 64 == 0) }"
 

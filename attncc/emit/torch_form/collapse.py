@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attncc.emit.operands import Operands
 from attncc.emit.torch_form.form import TorchForm
-from attncc.emit.torch_form.states import ROWS, StatesPrinter
+from attncc.emit.torch_form.states import StatesPrinter
 from attncc.emit.torch_form.texts import lines
 from attncc.graph.core import Kind
 from attncc.graph.ops import Op
@@ -44,7 +44,7 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
     own = ("_entries_of(numbers, slab)", "heads")
     keys = list(dict.fromkeys([*(each.name for each in printer.keys.operands), core.values]))
     return Collapse(
-        rows=ROWS,
+        rows=plan.slabs.block,
         near=printer.near,
         text=printer.text(),
         widths=_widths(plan),

@@ -18,7 +18,6 @@ from attncc.rewrite.reassociate import States, StateSum
 from attncc.rewrite.separable import Exponent, Term
 from attncc.spec.expr import Const, Expr, Local, Name, Vector, names_in, rebuild, walk
 
-ROWS = 64  # rows of a slab, and keys of a block: so many that products are worth their calls, and scores are few
 _OF_ROWS = (Kind.ROW_VECTOR, Kind.ROW_NUMBER)
 
 
