@@ -41,7 +41,7 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
         [_at_sizes(found["sizes"]), *_tiles(found["tiles"])],
         ["What runs, and what would", *_candidates(found["cost"], found["pieces"])],
         ["Cost of a batch entry", *_cost(found["cost"], found["pieces"])],
-        *([[f"By states, in blocks of {found['linear']['block']}", *_linear(found["linear"])]] if found["linear"] else []),
+        *([_linear(found["linear"])] if found["linear"] else []),
         ["Kept for backward, beside the arguments", *_saved(found)],
         ["Tiles tried on a GPU: rows x columns, warps, stages", *_autotune(found, verbose)],
     ]
@@ -238,15 +238,17 @@ def _cost(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str]:
 def _linear(linear: dict[str, Any]) -> list[str]:
     """What sums by states cost, and from where on that is less."""
     features, flops, crossover = linear["features"], linear["forward_flops"], linear["crossover"]
+    title = f"By states, in blocks of {linear['block']}"
     rows = [
         ("features of a key in a head", features["formula"], _decimal(features["value"])),
         ("blocks met pair by pair by a block of rows", "", f"{linear['blocks_at_ends']:.1f}"),
         ("forward FLOPs", f"≈ {flops['formula']}", _decimal(flops["value"])),
     ]
     if crossover is None:
-        return [*_rows(rows), "  (both ways grow as n does: what is less depends on widths and the pattern alone)"]
+        note = "  (both ways grow as n does: what is less depends on widths and the pattern alone)"
+        return [title, *_rows(rows), note]
     rows.append(("fewer than pair by pair where n = m is above", crossover["formula"], _decimal(crossover["value"])))
-    return _rows(rows)
+    return [title, *_rows(rows)]
 
 
 def _of_pairs(one: dict[str, Any], what: str) -> str:

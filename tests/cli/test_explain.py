@@ -73,6 +73,7 @@ def test_json_has_stable_keys() -> None:
         "pieces",
         "tiles",
         "cost",
+        "linear",
         "saved",
         "autotune",
         "diagnostics",
