@@ -62,6 +62,7 @@ MEANINGS = {
     "a sink": ("param sink[H] = 0;", "normalize = rows + exp(sink[h])"),
     "squares": ("", "weight = relu(score) ^ 2; normalize = 1"),
     "a gate": ("", "weight = sigmoid(score); normalize = 1"),
+    "features": ("", "similarity = features(x -> elu(x) + 1)"),
     "numbers of keys": ("", "weight = exp(score); normalize = count"),
 }
 
