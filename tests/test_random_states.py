@@ -11,6 +11,7 @@ import torch
 
 from attncc.check.calls import has_pieces, in_pieces, ways_of
 from attncc.check.compare import compare
+from attncc.check.oracle import OutsideTable
 from tests.modules import cut_small
 from tests.random_specs import Pick, draws, random_case, random_pattern
 from tests.test_random_specs import drawn, picker, right
@@ -51,8 +52,9 @@ def test_torch(number: int, tmp_path: Path) -> None:
     for apart in (False, True) if has_pieces(built.module) else (False,):
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
             case = random_case(pick, dtype, LENGTHS)
-            if "input g" in text and case.q_start is not None:
-                continue  # a row's own entry has to be there
-            with in_pieces(built.module) if apart else nullcontext():
-                verdict = compare(built.module, built.spec, case, ways[-1])
+            try:
+                with in_pieces(built.module) if apart else nullcontext():
+                    verdict = compare(built.module, built.spec, case, ways[-1])
+            except OutsideTable:  # a query whose own gate is asked for stands where no key is
+                continue
             assert right(verdict), f"{text}\n\n{verdict.text}"
