@@ -37,7 +37,9 @@ def random_separable(pick: Pick) -> str:
         weight = f"({weight}) * {pick(DECAYS)}"
         pattern = f"causal & ({pattern})"
         gates = "input g[B, H, m]\n  let G = cumsum(-softplus(g))\n  " if "G[" in weight else ""
-    return f"attention random {{\n  {gates}pattern = {pattern}\n  weight = {weight}\n  normalize = {pick(NORMALIZERS)}\n}}"
+    return (
+        f"attention random {{\n  {gates}pattern = {pattern}\n  weight = {weight}\n  normalize = {pick(NORMALIZERS)}\n}}"
+    )
 
 
 @pytest.mark.slow
