@@ -14,6 +14,8 @@
 #
 # Plan of `all`: a tile of rows first … last visits all keys, without a mask.
 # Cost of `all`: 2·d flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder of `all`: none: the pattern is not proven causal, and a query may see keys that come
+# after it.
 
 import bisect
 import functools

@@ -14,6 +14,7 @@
 # i % 32 & i // 32 != j // 32, 32 classes: i = 32 * x + r, j = 32 * y + r for r = 0 … 31, visits
 # keys up to last - 1, then keys from first + 1.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: none: the pattern is not proven causal, and a query may see keys that come after it.
 
 import functools
 from collections.abc import Callable

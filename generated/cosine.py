@@ -11,6 +11,7 @@
 #
 # Plan: a tile of rows first … last visits all keys, without a mask.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: none: the pattern is not proven causal, and a query may see keys that come after it.
 
 import functools
 from typing import NamedTuple

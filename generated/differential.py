@@ -14,10 +14,13 @@
 # Plan of `one`: a tile of rows first … last visits keys up to last; without a mask: keys up to
 # first.
 # Cost of `one`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder of `one`: keeps every key so far.
 # Plan of `two`: a tile of rows first … last visits keys up to last; without a mask: keys up to
 # first.
 # Cost of `two`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder of `two`: keeps every key so far.
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -459,6 +462,47 @@ def _keeps_residual(*operands):
 def _is_shape_only(x):
     """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
     return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+_ROOM = 64  # the fewest tokens that there is room for
+
+
+def _make_room(cache, fresh):
+    """Let go of tokens that no later row asks for, and make room for new ones."""
+    held = cache.position - cache.dropped
+    low = 0
+    room = max(2 * (held - low + fresh), _ROOM)
+
+    def moved(x):
+        new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+        new[:, :, : held - low] = x[:, :, low:held]
+        return new
+
+    cache.dropped += low
+    cache.keys = tuple(map(moved, cache.keys))
+
+
+def _remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for known, x in zip(cache.keys, new, strict=True):
+        found, expected = (
+            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+        )
+        _expect(
+            found == expected,
+            "what is new",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
 
 
 # --- the branch `one`: j <= i ---------------------------------------------------------------------
@@ -1347,6 +1391,119 @@ def _one_weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start
     weight, norm, _ = _one_weights_of(own(q), windows(k), i, j, hidden, numbers, call)
     weight = weight if norm is None else weight * _reciprocal(norm)
     return weight[:, :, 0]
+
+
+@dataclasses.dataclass
+class _OneCache:
+    """What later tokens may ask for.
+
+    It keeps every key so far.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # k and v of tokens, [batch, kv heads, room, …]
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return _OneCache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _one_newest(cache, q, scale):
+    """The vectors of the last rows and their lse; the cache has their own keys already."""
+    batch, _, n, _ = q.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    k, v = (x[:, :, :held] for x in cache.keys)
+    numbers = _numbers(q, k, v, scale, None)
+    outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+    outs.append(q.new_empty(q.shape[:3], dtype=_wide(q.dtype)))
+
+    def run(q, k, v, numbers, call, store):
+        kv_heads = v.shape[1]
+        shape = batch, q.shape[1], n
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape)
+        chunks = _chunks(first, last, cache.dropped, held, call)
+        work = _workspace(slab, chunks, q, 2, None)
+        results = _one_forward_slab(
+            _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
+            _entries_of(numbers, slab), slab, chunks, work, call,
+        )  # fmt: skip
+        store(slab, results[:2])
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(q, k, v, numbers, call, functools.partial(_store, outs))
+    return outs
+
+
+def _one_taken(cache, q, k, v, scale):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    prepared = _one_prepared(q, k, v, scale, None, cache.position, cache.position)
+    q, k, v, *_ = prepared
+    _remember(cache, (k, v))
+    return prepared
+
+
+@torch.no_grad()
+def _one_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: _OneCache,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+        With return_lse the logarithms of their normalisers stand in between.
+    """
+    prepared = _one_taken(cache, q, k, v, scale)
+    q, k, v, scale, *_ = prepared
+    out, lse = _one_newest(cache, q, scale)
+    return (out, lse, cache) if return_lse else (out, cache)
+
+
+@torch.no_grad()
+def _one_prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+    form: str | None = None,
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out, lse = _one(q, k, v, scale=scale, return_lse=True, form=form)
+    cache = _OneCache()
+    _one_taken(cache, q, k, v, scale)
+    return (out, lse, cache) if return_lse else (out, cache)
 
 
 # --- the branch `two`: j <= i ---------------------------------------------------------------------
@@ -2253,6 +2410,120 @@ def _two_weights(q2, k2, *, rows=slice(None), scale=None, kv_lengths=None, q_sta
     return weight[:, :, 0]
 
 
+@dataclasses.dataclass
+class _TwoCache:
+    """What later tokens may ask for.
+
+    It keeps every key so far.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # k2 and v of tokens, [batch, kv heads, room, …]
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return _TwoCache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _two_newest(cache, q2, scale):
+    """The vectors of the last rows and their lse; the cache has their own keys already."""
+    batch, _, n, _ = q2.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    k2, v = (x[:, :, :held] for x in cache.keys)
+    numbers = _numbers(q2, k2, v, scale, None)
+    outs = [q2.new_empty(*q2.shape[:3], v.shape[-1])]
+    outs.append(q2.new_empty(q2.shape[:3], dtype=_wide(q2.dtype)))
+
+    def run(q2, k2, v, numbers, call, store):
+        kv_heads = v.shape[1]
+        shape = batch, q2.shape[1], n
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape)
+        chunks = _chunks(first, last, cache.dropped, held, call)
+        work = _workspace(slab, chunks, q2, 2, None)
+        results = _two_forward_slab(
+            _fold(q2, slab, kv_heads), k2[slab.entries], v[slab.entries],
+            _entries_of(numbers, slab), slab, chunks, work, call,
+        )  # fmt: skip
+        store(slab, results[:2])
+
+    with torch.autocast(q2.device.type, enabled=False):
+        call = _Call(q2.shape[2], v.shape[2], q2.shape[1], 0)
+        run(q2, k2, v, numbers, call, functools.partial(_store, outs))
+    return outs
+
+
+def _two_taken(cache, v, q2, k2, scale):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        v.shape[2] == q2.shape[2],
+        "the number of keys",
+        v.shape[2],
+        f"one for each of {q2.shape[2]} rows",
+    )
+    prepared = _two_prepared(v, q2, k2, scale, None, cache.position, cache.position)
+    prepared = *_operands(*prepared), *prepared[3:]
+    q2, k2, v, *_ = prepared
+    _remember(cache, (k2, v))
+    return prepared
+
+
+@torch.no_grad()
+def _two_step(
+    v: Tensor,
+    q2: Tensor,
+    k2: Tensor,
+    cache: _TwoCache,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        v, q2, k2: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+        With return_lse the logarithms of their normalisers stand in between.
+    """
+    prepared = _two_taken(cache, v, q2, k2, scale)
+    q2, k2, v, scale, *_ = prepared
+    out, lse = _two_newest(cache, q2, scale)
+    return (out, lse, cache) if return_lse else (out, cache)
+
+
+@torch.no_grad()
+def _two_prefill(
+    v: Tensor,
+    q2: Tensor,
+    k2: Tensor,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+    form: str | None = None,
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        v, q2, k2: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out, lse = _two(v, q2, k2, scale=scale, return_lse=True, form=form)
+    cache = _TwoCache()
+    _two_taken(cache, v, q2, k2, scale)
+    return (out, lse, cache) if return_lse else (out, cache)
+
+
 # --- the branches together ------------------------------------------------------------------------
 
 
@@ -2378,6 +2649,89 @@ def weights(branch: str, *data: Tensor, **options):
     return branches[branch](*data, **options)
 
 
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for: a cache of each branch. `to` moves it."""
+
+    one: _OneCache | None = None
+    two: _TwoCache | None = None
+
+    def __post_init__(self):
+        self.one = self.one or _OneCache()
+        self.two = self.two or _TwoCache()
+
+    def to(self, device):
+        """The same on another device."""
+        return Cache(
+            self.one.to(device),
+            self.two.to(device),
+        )
+
+
+def _together(cache, one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale):
+    """The rows of new tokens, of those that branches give."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    at = cache.one.position - q.shape[2]
+    out = _combined(one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale, at, at, None, None)
+    return out
+
+
+@torch.no_grad()
+def step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q2: Tensor,
+    k2: Tensor,
+    a1: Tensor,
+    b1: Tensor,
+    a2: Tensor,
+    b2: Tensor,
+    cache: Cache,
+    *,
+    scale: float | None = None,
+):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v, q2, k2, a1, b1, a2, b2: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    one, _ = _one_step(q, k, v, cache.one, scale=scale)
+    two, _ = _two_step(v, q2, k2, cache.two, scale=scale)
+    return _together(cache, one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale), cache
+
+
+@torch.no_grad()
+def prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q2: Tensor,
+    k2: Tensor,
+    a1: Tensor,
+    b1: Tensor,
+    a2: Tensor,
+    b2: Tensor,
+    *,
+    scale: float | None = None,
+    form: str | None = None,
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v, q2, k2, a1, b1, a2, b2: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    cache = Cache()
+    one, cache.one = _one_prefill(q, k, v, scale=scale, form=form)
+    two, cache.two = _two_prefill(v, q2, k2, scale=scale, form=form)
+    return _together(cache, one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale), cache
+
+
 class Attention(nn.Module):
     """`attention` as a module that holds the spec's parameters."""
 
@@ -2416,6 +2770,27 @@ class Attention(nn.Module):
             form=self.form,
             **options,
         )
+
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, q2: Tensor, k2: Tensor, **options):
+        """See `prefill`: the first tokens of a sequence."""
+        return prefill(
+            q,
+            k,
+            v,
+            q2,
+            k2,
+            self.a1,
+            self.b1,
+            self.a2,
+            self.b2,
+            scale=self.scale,
+            form=self.form,
+            **options,
+        )
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, q2: Tensor, k2: Tensor, cache: Cache):
+        """See `step`: the next tokens of a sequence."""
+        return step(q, k, v, q2, k2, self.a1, self.b1, self.a2, self.b2, cache, scale=self.scale)
 
     def extra_repr(self) -> str:
         return f"d={self.d}, scale={self.scale}, form={self.form}"

@@ -12,11 +12,16 @@
 # Plan of `sums`: a tile of rows first … last visits keys up to last; without a mask: keys up to
 # first.
 # Cost of `sums`: 2·d flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder of `sums`: keeps sums over the keys that all later queries see, and the other keys so
+# far.
 # Plan of `mean`: a tile of rows first … last visits keys up to last; without a mask: keys up to
 # first.
 # Cost of `mean`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder of `mean`: keeps sums over the keys that all later queries see, and the other keys so
+# far.
 
 import bisect
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -678,6 +683,47 @@ def _with_plan(form, plan):
 def _is_shape_only(x):
     """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
     return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+_ROOM = 64  # the fewest tokens that there is room for
+
+
+def _make_room(cache, fresh):
+    """Let go of tokens that no later row asks for, and make room for new ones."""
+    held = cache.position - cache.dropped
+    low = cache.summed - cache.dropped
+    room = max(2 * (held - low + fresh), _ROOM)
+
+    def moved(x):
+        new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+        new[:, :, : held - low] = x[:, :, low:held]
+        return new
+
+    cache.dropped += low
+    cache.keys = tuple(map(moved, cache.keys))
+
+
+def _remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for known, x in zip(cache.keys, new, strict=True):
+        found, expected = (
+            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+        )
+        _expect(
+            found == expected,
+            "what is new",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
 
 
 # --- the branch `sums`: j <= i --------------------------------------------------------------------
@@ -1540,6 +1586,132 @@ def _sums_weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_star
     weight, norm, _ = _sums_weights_of(own(q), i, j, hidden, numbers, call)
     weight = weight if norm is None else weight * _reciprocal(norm)
     return weight[:, :, 0]
+
+
+@dataclasses.dataclass
+class _SumsCache:
+    """What later tokens may ask for.
+
+    It keeps sums over the keys that all later queries see, and the other keys so far.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # k_of_key of tokens, [batch, kv heads, room, …]
+    summed: int = 0  # how many tokens have gone into `sums`
+    sums: tuple = ()  # sums over these tokens
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return _SumsCache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _sums_sum_up(cache, before, numbers):
+    """Sum up the tokens before a position: all later rows see them."""
+    if before <= cache.summed:
+        return
+    low, high = cache.summed - cache.dropped, before - cache.dropped
+    (k_of_key,) = (x[:, :, low:high] for x in cache.keys)
+    blocks = _Blocks(slice(None), 0, high - low, cache.summed)
+    for block in range(blocks.count):
+        own = _sums_of_block(k_of_key, numbers, blocks, block)
+        cache.sums = _joined(cache.sums, own) if cache.sums else own
+    cache.summed = before
+
+
+def _sums_newest(cache, q, scale):
+    """The vectors of the last rows; the cache has their own keys already."""
+    batch, _, n, _ = q.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    (k_of_key,) = (x[:, :, :held] for x in cache.keys)
+    numbers = ()
+    outs = [q.new_empty(*q.shape[:3], k_of_key.shape[-1])]
+
+    def run(q, k_of_key, numbers, call, store):
+        kv_heads = k_of_key.shape[1]
+        heads = k_of_key.shape[1]
+        shape = batch, q.shape[1], n
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape)
+        state = None
+        _, (_, full) = _segments(first, last, call)[0]
+        _sums_sum_up(cache, min(full, cache.position), numbers)
+        if cache.sums:
+            found = [cache.sums]
+            state = _sums_begun(
+                found, _rows_in(q, slab), _entries_of(numbers, slab), heads, kv_heads, slab,
+            )  # fmt: skip
+        low = cache.summed - cache.dropped
+        k_of_key = k_of_key[:, :, low:]
+        chunks = _chunks(first, last, cache.summed, held - low, call)
+        work = _workspace(slab, chunks, q, 0, None)
+        results = _sums_forward_slab(
+            _fold(q, slab, kv_heads), k_of_key[slab.entries], _entries_of(numbers, slab),
+            slab, chunks, work, call, state,
+        )  # fmt: skip
+        store(slab, results[:1])
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], k_of_key.shape[2], q.shape[1], 0)
+        run(q, k_of_key, numbers, call, functools.partial(_store, outs))
+    return outs[0]
+
+
+def _sums_taken(cache, q, k, scale):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    prepared = _sums_prepared(q, k, scale, None, cache.position, cache.position)
+    prepared = *_sums_operands(*prepared), *prepared[2:]
+    q, k_of_key, *_ = prepared
+    _remember(cache, (k_of_key,))
+    return prepared
+
+
+@torch.no_grad()
+def _sums_step(q: Tensor, k: Tensor, cache: _SumsCache, *, scale: float | None = None):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    prepared = _sums_taken(cache, q, k, scale)
+    q, k_of_key, scale, *_ = prepared
+    return _sums_newest(cache, q, scale), cache
+
+
+@torch.no_grad()
+def _sums_prefill(q: Tensor, k: Tensor, *, scale: float | None = None, form: str | None = None):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out = _sums(q, k, scale=scale, form=form)
+    cache = _SumsCache()
+    prepared = _sums_taken(cache, q, k, scale)
+    q, k_of_key, scale, *_ = prepared
+    call = _Call(q.shape[2], k_of_key.shape[2], q.shape[1], 0)
+    _, (_, full) = _segments(cache.position, cache.position, call)[0]
+    _sums_sum_up(cache, min(full, cache.position), ())
+    _make_room(cache, 1)
+    return out, cache
 
 
 # --- the branch `mean`: j <= i --------------------------------------------------------------------
@@ -2655,6 +2827,144 @@ def _mean_weights(
     return weight[:, :, 0]
 
 
+@dataclasses.dataclass
+class _MeanCache:
+    """What later tokens may ask for.
+
+    It keeps sums over the keys that all later queries see, and the other keys so far.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # k_of_key and v of tokens, [batch, kv heads, room, …]
+    summed: int = 0  # how many tokens have gone into `sums`
+    sums: tuple = ()  # sums over these tokens
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return _MeanCache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _mean_sum_up(cache, before, numbers):
+    """Sum up the tokens before a position: all later rows see them."""
+    if before <= cache.summed:
+        return
+    low, high = cache.summed - cache.dropped, before - cache.dropped
+    k_of_key, v = (x[:, :, low:high] for x in cache.keys)
+    blocks = _Blocks(slice(None), 0, high - low, cache.summed)
+    for block in range(blocks.count):
+        own = _mean_of_block(k_of_key, v, numbers, blocks, block)
+        cache.sums = _joined(cache.sums, own) if cache.sums else own
+    cache.summed = before
+
+
+def _mean_newest(cache, q_of_row, scale):
+    """The vectors of the last rows; the cache has their own keys already."""
+    batch, _, n, _ = q_of_row.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    k_of_key, v = (x[:, :, :held] for x in cache.keys)
+    numbers = ()
+    outs = [q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1])]
+
+    def run(q_of_row, k_of_key, v, numbers, call, store):
+        kv_heads = v.shape[1]
+        heads = v.shape[1]
+        shape = batch, q_of_row.shape[1], n
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape)
+        state = None
+        _, (_, full) = _segments(first, last, call)[0]
+        _mean_sum_up(cache, min(full, cache.position), numbers)
+        if cache.sums:
+            found = [cache.sums]
+            state = _mean_begun(
+                found, _rows_in(q_of_row, slab), _entries_of(numbers, slab), heads, kv_heads,
+                slab,
+            )  # fmt: skip
+        low = cache.summed - cache.dropped
+        k_of_key = k_of_key[:, :, low:]
+        v = v[:, :, low:]
+        chunks = _chunks(first, last, cache.summed, held - low, call)
+        work = _workspace(slab, chunks, q_of_row, 2, None)
+        results = _mean_forward_slab(
+            _fold(q_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
+            _entries_of(numbers, slab), slab, chunks, work, call, state,
+        )  # fmt: skip
+        store(slab, results[:1])
+
+    with torch.autocast(q_of_row.device.type, enabled=False):
+        call = _Call(q_of_row.shape[2], v.shape[2], q_of_row.shape[1], 0)
+        run(q_of_row, k_of_key, v, numbers, call, functools.partial(_store, outs))
+    return outs[0]
+
+
+def _mean_taken(cache, q, k, v, sums, scale):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    prepared = _mean_prepared(q, k, v, sums, scale, None, cache.position, cache.position)
+    prepared = *_mean_operands(*prepared), *prepared[4:]
+    q_of_row, k_of_key, v, *_ = prepared
+    _remember(cache, (k_of_key, v))
+    return prepared
+
+
+@torch.no_grad()
+def _mean_step(
+    q: Tensor, k: Tensor, v: Tensor, sums: Tensor, cache: _MeanCache, *, scale: float | None = None
+):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v, sums: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    prepared = _mean_taken(cache, q, k, v, sums, scale)
+    q_of_row, k_of_key, v, scale, *_ = prepared
+    return _mean_newest(cache, q_of_row, scale), cache
+
+
+@torch.no_grad()
+def _mean_prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sums: Tensor,
+    *,
+    scale: float | None = None,
+    form: str | None = None,
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v, sums: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out = _mean(q, k, v, sums, scale=scale, form=form)
+    cache = _MeanCache()
+    prepared = _mean_taken(cache, q, k, v, sums, scale)
+    q_of_row, k_of_key, v, scale, *_ = prepared
+    call = _Call(q_of_row.shape[2], v.shape[2], q_of_row.shape[1], 0)
+    _, (_, full) = _segments(cache.position, cache.position, call)[0]
+    _mean_sum_up(cache, min(full, cache.position), ())
+    _make_room(cache, 1)
+    return out, cache
+
+
 # --- the branches together ------------------------------------------------------------------------
 
 
@@ -2733,6 +3043,65 @@ def weights(branch: str, *data: Tensor, **options):
     return branches[branch](*data, **options)
 
 
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for: a cache of each branch. `to` moves it."""
+
+    sums: _SumsCache | None = None
+    mean: _MeanCache | None = None
+
+    def __post_init__(self):
+        self.sums = self.sums or _SumsCache()
+        self.mean = self.mean or _MeanCache()
+
+    def to(self, device):
+        """The same on another device."""
+        return Cache(
+            self.sums.to(device),
+            self.mean.to(device),
+        )
+
+
+def _together(cache, mean, q, k, v, scale):
+    """The rows of new tokens, of those that branches give."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    at = cache.sums.position - q.shape[2]
+    out = _combined(mean, q, k, v, scale, at, at, None, None)
+    return out
+
+
+@torch.no_grad()
+def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache, *, scale: float | None = None):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    sums, _ = _sums_step(q, k, cache.sums, scale=scale)
+    mean, _ = _mean_step(q, k, v, sums, cache.mean, scale=scale)
+    return _together(cache, mean, q, k, v, scale), cache
+
+
+@torch.no_grad()
+def prefill(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, form: str | None = None
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    cache = Cache()
+    sums, cache.sums = _sums_prefill(q, k, scale=scale, form=form)
+    mean, cache.mean = _mean_prefill(q, k, v, sums, scale=scale, form=form)
+    return _together(cache, mean, q, k, v, scale), cache
+
+
 class Attention(nn.Module):
     """`attention` as a module without parameters."""
 
@@ -2744,6 +3113,14 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, **options):
         """See `attention`; `options` are its other arguments."""
         return attention(q, k, v, scale=self.scale, form=self.form, **options)
+
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, **options):
+        """See `prefill`: the first tokens of a sequence."""
+        return prefill(q, k, v, scale=self.scale, form=self.form, **options)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache):
+        """See `step`: the next tokens of a sequence."""
+        return step(q, k, v, cache, scale=self.scale)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}, form={self.form}"

@@ -12,8 +12,10 @@
 #
 # Plan: a tile of rows first … last visits keys up to last; without a mask: keys up to first.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: keeps sums over the keys that all later queries see, and the other keys so far.
 
 import bisect
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -1830,7 +1832,7 @@ def _batched(
 # --- what the passes read -------------------------------------------------------------------------
 
 
-def _operands(q, k, v, g, scale, q_start, k_start, q_starts, kv_lengths):
+def _operands(q, k, v, g, scale, q_start, k_start, q_starts, kv_lengths, carried=None):
     """What the passes read: what each token and each distance determines alone."""
     batch = q.shape[0]
     heads = q.shape[1]
@@ -1843,7 +1845,7 @@ def _operands(q, k, v, g, scale, q_start, k_start, q_starts, kv_lengths):
     i = _positions(n, q_start, q_starts, device)
     hidden = _hidden(kv_lengths, m, device)
     g_wide = _seen(g.to(wide)[:, :, :, None], hidden)
-    G = _cumsum(_minimum(g_wide, 0), hidden)
+    G = _cumsum_on(_minimum(g_wide, 0), hidden, carried, 0)
     own_key = i - k_start
     _within(own_key, m, "the keys", "i - k_start", 2)
     G_at_row = _at_rows(G, q_start - k_start, q_starts, n, heads)
@@ -1919,6 +1921,15 @@ def _cumsum(x, hidden):
     """
     x = x if hidden is None else torch.where(hidden, 0, x)
     return x.double().cumsum(2)
+
+
+def _cumsum_on(x, hidden, carried, at):
+    """Sums over the keys up to each, after those that a decoder carried from earlier keys."""
+    sums = _cumsum(x, hidden)
+    if carried is not None:
+        sums = sums + carried[at]
+        carried[at] = sums[:, :, -1:]
+    return sums
 
 
 def _at_rows(x, first, starts, n, heads):
@@ -2494,6 +2505,213 @@ def weights(q, k, g, *, rows=slice(None), scale=None, kv_lengths=None, q_start=N
     return weight[:, :, 0]
 
 
+# --- decoding: tokens one after the other ---------------------------------------------------------
+
+_ROOM = 64  # the fewest tokens that there is room for
+
+
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for.
+
+    It keeps sums over the keys that all later queries see, and the other keys so far.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # k, v, G_whole_of_key and G_rest_of_key of tokens, [batch, kv heads, room, …]
+    summed: int = 0  # how many tokens have gone into `sums`
+    sums: tuple = ()  # sums over these tokens
+    near: tuple = ()  # the position that they are relative to, and its exponents
+    carried: tuple = (0.0,) * 1  # running sums over all tokens
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return Cache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _make_room(cache, fresh):
+    """Let go of tokens that no later row asks for, and make room for new ones."""
+    held = cache.position - cache.dropped
+    low = cache.summed - cache.dropped
+    room = max(2 * (held - low + fresh), _ROOM)
+
+    def moved(x):
+        new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+        new[:, :, : held - low] = x[:, :, low:held]
+        return new
+
+    cache.dropped += low
+    cache.keys = tuple(map(moved, cache.keys))
+
+
+def _remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for known, x in zip(cache.keys, new, strict=True):
+        found, expected = (
+            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+        )
+        _expect(
+            found == expected,
+            "what is new",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
+def _sum_up(cache, before, numbers):
+    """Sum up the tokens before a position: all later rows see them."""
+    if before <= cache.summed:
+        return
+    low, high = cache.summed - cache.dropped, before - cache.dropped
+    k, v, G_whole_of_key, G_rest_of_key = (x[:, :, low:high] for x in cache.keys)
+    blocks = _Blocks(slice(None), 0, high - low, cache.summed)
+    for block in range(blocks.count):
+        own = _of_block(k, G_whole_of_key, G_rest_of_key, v, numbers, blocks, block)
+        if cache.sums:
+            own = _joined(True, False, numbers, _sums_of(cache), own)
+        cache.sums, cache.near = own.states, (own.near.at, *own.near.keys)
+    cache.summed = before
+
+
+def _sums_of(cache):
+    return _Sums(cache.sums, _Near(cache.near[0], cache.near[1:]))
+
+
+def _newest(cache, q, G_whole_of_row, G_rest_of_row, scale):
+    """The vectors of the last rows; the cache has their own keys already."""
+    batch, _, n, _ = q.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    k, v, G_whole_of_key, G_rest_of_key = (x[:, :, :held] for x in cache.keys)
+    numbers = _numbers(q, k, v, scale, None)
+    outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+
+    def run(
+        q, k, v, G_whole_of_row, G_rest_of_row, G_whole_of_key, G_rest_of_key, numbers, call, store
+    ):
+        kv_heads = v.shape[1]
+        heads = v.shape[1]
+        shape = batch, q.shape[1], n
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape)
+        state = None
+        _, (_, full) = _segments(first, last, call)[0]
+        _sum_up(cache, min(full, cache.position), numbers)
+        if cache.sums:
+            found = [_sums_of(cache)]
+            state = _begun(
+                found, _rows_in(q, slab), _rows_of(G_whole_of_row, slab),
+                _rows_of(G_rest_of_row, slab), _entries_of(numbers, slab), heads, kv_heads,
+                slab,
+            )  # fmt: skip
+        low = cache.summed - cache.dropped
+        k = k[:, :, low:]
+        v = v[:, :, low:]
+        G_whole_of_key = G_whole_of_key[:, :, low:]
+        G_rest_of_key = G_rest_of_key[:, :, low:]
+        chunks = _chunks(first, last, cache.summed, held - low, call)
+        work = _workspace(slab, chunks, q, 2, None)
+        results = _forward_slab(
+            _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
+            _rows_of(G_whole_of_row, slab), _rows_of(G_rest_of_row, slab),
+            G_whole_of_key[slab.entries], G_rest_of_key[slab.entries],
+            _entries_of(numbers, slab), slab, chunks, work, call, state,
+        )  # fmt: skip
+        store(slab, results[:1])
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(
+            q,
+            k,
+            v,
+            G_whole_of_row,
+            G_rest_of_row,
+            G_whole_of_key,
+            G_rest_of_key,
+            numbers,
+            call,
+            functools.partial(_store, outs),
+        )
+    return outs[0]
+
+
+def _taken(cache, q, k, v, g, scale):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    prepared = _prepared(q, k, v, g, scale, None, cache.position, cache.position)
+    carried = list(cache.carried)
+    prepared = *_operands(*prepared, carried), *prepared[4:]
+    q, k, v, G_whole_of_row, G_rest_of_row, G_whole_of_key, G_rest_of_key, *_ = prepared
+    _remember(cache, (k, v, G_whole_of_key, G_rest_of_key))
+    cache.carried = tuple(carried)
+    return prepared
+
+
+@torch.no_grad()
+def step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, cache: Cache, *, scale: float | None = None):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v, g: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    prepared = _taken(cache, q, k, v, g, scale)
+    q, k, v, G_whole_of_row, G_rest_of_row, G_whole_of_key, G_rest_of_key, scale, *_ = prepared
+    return _newest(cache, q, G_whole_of_row, G_rest_of_row, scale), cache
+
+
+@torch.no_grad()
+def prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    *,
+    scale: float | None = None,
+    form: str | None = None,
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v, g: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out = attention(q, k, v, g, scale=scale, form=form)
+    cache = Cache()
+    prepared = _taken(cache, q, k, v, g, scale)
+    q, k, v, G_whole_of_row, G_rest_of_row, G_whole_of_key, G_rest_of_key, scale, *_ = prepared
+    call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+    _, (_, full) = _segments(cache.position, cache.position, call)[0]
+    _sum_up(cache, min(full, cache.position), _numbers(q, k, v, scale, None))
+    _make_room(cache, 1)
+    return out, cache
+
+
 class Attention(nn.Module):
     """`attention` as a module without parameters."""
 
@@ -2505,6 +2723,14 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options):
         """See `attention`; `options` are its other arguments."""
         return attention(q, k, v, g, scale=self.scale, form=self.form, **options)
+
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options):
+        """See `prefill`: the first tokens of a sequence."""
+        return prefill(q, k, v, g, scale=self.scale, form=self.form, **options)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, cache: Cache):
+        """See `step`: the next tokens of a sequence."""
+        return step(q, k, v, g, cache, scale=self.scale)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}, form={self.form}"

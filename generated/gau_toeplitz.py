@@ -11,7 +11,9 @@
 #
 # Plan: a tile of rows first … last visits keys up to last; without a mask: keys up to first.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: keeps every key so far.
 
+import dataclasses
 import functools
 import math
 from typing import NamedTuple
@@ -1551,6 +1553,163 @@ def weights(q, k, bias, *, rows=slice(None), kv_lengths=None, q_start=None, k_st
     return weight[:, :, 0]
 
 
+# --- decoding: tokens one after the other ---------------------------------------------------------
+
+_ROOM = 64  # the fewest tokens that there is room for
+
+
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for.
+
+    It keeps every key so far.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    length: int  # of the whole sequence, which weights read
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # k and v of tokens, [batch, kv heads, room, …]
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return Cache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _make_room(cache, fresh):
+    """Let go of tokens that no later row asks for, and make room for new ones."""
+    held = cache.position - cache.dropped
+    low = 0
+    room = max(2 * (held - low + fresh), _ROOM)
+
+    def moved(x):
+        new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+        new[:, :, : held - low] = x[:, :, low:held]
+        return new
+
+    cache.dropped += low
+    cache.keys = tuple(map(moved, cache.keys))
+
+
+def _remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for known, x in zip(cache.keys, new, strict=True):
+        found, expected = (
+            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+        )
+        _expect(
+            found == expected,
+            "what is new",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
+def _as_long(x, length):
+    """Something as long as the whole sequence, for numbers that read lengths: no memory."""
+    return x[:, :, :1].expand(-1, -1, length, -1)
+
+
+def _distances(q, k, v, bias, q_start, k_start, n, m):
+    """What distances determine, for n rows from one position on and m keys from another on."""
+    heads = q.shape[1]
+    dtype = q.dtype
+    wide = _wide(dtype)
+    device = q.device
+    distance = _positions(n + m, q_start - k_start - m + 1, None, device)
+    bias_at = _minimum(distance - 0, 511)
+    _within(bias_at, bias.shape[0], "bias", "min(i - j, 511)", 0, distance, 0, _FAR)
+    bias_entry = _looked_up(bias.to(wide), bias_at)
+    bias_by_offset = _numbers_of(bias_entry, -1, heads, -1, wide, device)
+    return (bias_by_offset,)
+
+
+def _newest(cache, q, bias):
+    """The vectors of the last rows; the cache has their own keys already."""
+    batch, _, n, _ = q.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    k, v = (x[:, :, :held] for x in cache.keys)
+    (bias_by_offset,) = _distances(q, k, v, bias, first, cache.dropped, n, held)
+    numbers = _numbers(_as_long(q, cache.length), k, _as_long(v, cache.length), None, None)
+    outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+
+    def run(q, k, v, bias_by_offset, numbers, call, store):
+        kv_heads = v.shape[1]
+        shape = batch, q.shape[1], n
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape, 0, held)
+        chunks = _chunks(first, last, cache.dropped, held, call)
+        work = _workspace(slab, chunks, q, 2, None)
+        results = _forward_slab(
+            _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
+            _own(bias_by_offset, slab), _entries_of(numbers, slab), slab, chunks, work,
+            call,
+        )  # fmt: skip
+        store(slab, results[:1])
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(cache.length, cache.length, q.shape[1], 0)
+        run(q, k, v, bias_by_offset, numbers, call, functools.partial(_store, outs))
+    return outs[0]
+
+
+def _taken(cache, q, k, v, bias):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    prepared = _prepared(q, k, v, bias, None, cache.position, cache.position)
+    prepared = *_operands(*prepared), *prepared[4:]
+    q, k, v, bias_by_offset, *_ = prepared
+    _remember(cache, (k, v))
+    return prepared
+
+
+@torch.no_grad()
+def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: Cache):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v, bias: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    prepared = _taken(cache, q, k, v, bias)
+    q, k, v, bias_by_offset, *_ = prepared
+    return _newest(cache, q, bias), cache
+
+
+@torch.no_grad()
+def prefill(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, *, length: int):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v, bias: as in `attention`, with as many rows as keys.
+        length: how long the whole sequence is, which weights read.
+    """
+    return step(q, k, v, bias, Cache(length))
+
+
 class Attention(nn.Module):
     """`attention` as a module that holds the spec's parameters."""
 
@@ -1567,6 +1726,14 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, **options):
         """See `attention`; `options` are its other arguments."""
         return attention(q, k, v, self.bias, form=self.form, **options)
+
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, **options):
+        """See `prefill`: the first tokens of a sequence."""
+        return prefill(q, k, v, self.bias, **options)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache):
+        """See `step`: the next tokens of a sequence."""
+        return step(q, k, v, self.bias, cache)
 
     def extra_repr(self) -> str:
         return f"form={self.form}"

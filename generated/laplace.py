@@ -10,7 +10,9 @@
 #
 # Plan: a tile of rows first … last visits keys up to last; without a mask: keys up to first.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: keeps every key so far.
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -1325,6 +1327,143 @@ def weights(q, k, *, rows=slice(None), kv_lengths=None, q_start=None, k_start=0)
     return weight[:, :, 0]
 
 
+# --- decoding: tokens one after the other ---------------------------------------------------------
+
+_ROOM = 64  # the fewest tokens that there is room for
+
+
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for.
+
+    It keeps every key so far.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # k and v of tokens, [batch, kv heads, room, …]
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return Cache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _make_room(cache, fresh):
+    """Let go of tokens that no later row asks for, and make room for new ones."""
+    held = cache.position - cache.dropped
+    low = 0
+    room = max(2 * (held - low + fresh), _ROOM)
+
+    def moved(x):
+        new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+        new[:, :, : held - low] = x[:, :, low:held]
+        return new
+
+    cache.dropped += low
+    cache.keys = tuple(map(moved, cache.keys))
+
+
+def _remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for known, x in zip(cache.keys, new, strict=True):
+        found, expected = (
+            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+        )
+        _expect(
+            found == expected,
+            "what is new",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
+def _newest(cache, q):
+    """The vectors of the last rows; the cache has their own keys already."""
+    batch, _, n, _ = q.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    k, v = (x[:, :, :held] for x in cache.keys)
+    numbers = _numbers(q, k, v, None, None)
+    outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+
+    def run(q, k, v, numbers, call, store):
+        kv_heads = v.shape[1]
+        shape = batch, q.shape[1], n
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape)
+        chunks = _chunks(first, last, cache.dropped, held, call)
+        work = _workspace(slab, chunks, q, 2, None)
+        results = _forward_slab(
+            _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
+            _entries_of(numbers, slab), slab, chunks, work, call,
+        )  # fmt: skip
+        store(slab, results[:1])
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(q, k, v, numbers, call, functools.partial(_store, outs))
+    return outs[0]
+
+
+def _taken(cache, q, k, v):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    prepared = _prepared(q, k, v, None, cache.position, cache.position)
+    q, k, v, *_ = prepared
+    _remember(cache, (k, v))
+    return prepared
+
+
+@torch.no_grad()
+def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    prepared = _taken(cache, q, k, v)
+    q, k, v, *_ = prepared
+    return _newest(cache, q), cache
+
+
+@torch.no_grad()
+def prefill(q: Tensor, k: Tensor, v: Tensor, *, form: str | None = None):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out = attention(q, k, v, form=form)
+    cache = Cache()
+    _taken(cache, q, k, v)
+    return out, cache
+
+
 class Attention(nn.Module):
     """`attention` as a module without parameters."""
 
@@ -1335,6 +1474,14 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, **options):
         """See `attention`; `options` are its other arguments."""
         return attention(q, k, v, form=self.form, **options)
+
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, **options):
+        """See `prefill`: the first tokens of a sequence."""
+        return prefill(q, k, v, form=self.form, **options)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache):
+        """See `step`: the next tokens of a sequence."""
+        return step(q, k, v, cache)
 
     def extra_repr(self) -> str:
         return f"form={self.form}"

@@ -12,6 +12,7 @@
 # Plan: a tile of rows first … last visits keys 128 * (first // 128) … 128 * (last // 128) + 127;
 # without a mask: keys 128 * (last // 128) … 128 * (first // 128) + 127.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: none: the pattern is not proven causal, and a query may see keys that come after it.
 
 import functools
 import math

@@ -21,8 +21,12 @@
 # Plan of `near`: a tile of rows first … last visits keys 256 * (first // 256) … 256 * (last //
 # 256) + 255; without a mask: keys 256 * (last // 256) … 256 * (first // 256) + 255.
 # Cost of `near`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder of `near`: none: the pattern is not proven causal, and a query may see keys that come
+# after it.
 # Plan of `far`: a tile of rows first … last visits all keys, without a mask.
 # Cost of `far`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder of `far`: none: the pattern is not proven causal, and a query may see keys that come
+# after it.
 
 import bisect
 import functools

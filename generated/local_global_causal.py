@@ -22,11 +22,15 @@
 # Plan of `near`: a tile of rows first … last visits keys 256 * (first // 256) … last; without a
 # mask: keys 256 * (last // 256) … first.
 # Cost of `near`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder of `near`: keeps the last 256 keys.
 # Plan of `far`: a tile of rows first … last visits keys up to 256 * (last // 256) - 1; without a
 # mask: keys up to 256 * (first // 256) - 1.
 # Cost of `far`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder of `far`: keeps sums over the keys that all later queries see, and the other keys so
+# far.
 
 import bisect
+import dataclasses
 import functools
 import math
 from typing import NamedTuple
@@ -308,6 +312,9 @@ def _form(form, q):
 def _is_shape_only(x):
     """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
     return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+_ROOM = 64  # the fewest tokens that there is room for
 
 
 # --- the branch `near`: j <= i & i // 256 == j // 256 ---------------------------------------------
@@ -1625,6 +1632,180 @@ def _near_weights(q, k, bias, *, rows=slice(None), kv_lengths=None, q_start=None
     )
     weight = weight if norm is None else weight * _reciprocal(norm)
     return weight[:, :, 0]
+
+
+@dataclasses.dataclass
+class _NearCache:
+    """What later tokens may ask for.
+
+    It keeps the last 256 keys.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # k and v of tokens, [batch, kv heads, room, …]
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return _NearCache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _near_make_room(cache, fresh):
+    """Let go of tokens that no later row asks for, and make room for new ones."""
+    held = cache.position - cache.dropped
+    low = min(max(cache.position - 255 - cache.dropped, 0), held)
+    room = max(2 * (held - low + fresh), _ROOM)
+
+    def moved(x):
+        new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+        new[:, :, : held - low] = x[:, :, low:held]
+        return new
+
+    cache.dropped += low
+    cache.keys = tuple(map(moved, cache.keys))
+
+
+def _near_remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for known, x in zip(cache.keys, new, strict=True):
+        found, expected = (
+            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+        )
+        _expect(
+            found == expected,
+            "what is new",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _near_make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
+def _distances(q, k, v, bias, q_start, k_start, n, m):
+    """What distances determine, for n rows from one position on and m keys from another on."""
+    heads = q.shape[1]
+    d = q.shape[-1]
+    dtype = q.dtype
+    wide = _wide(dtype)
+    device = q.device
+    head = torch.arange(heads, device=device)[:, None, None]
+    distance = _positions(n + m, q_start - k_start - m + 1, None, device)
+    bias_at = _where(
+        _maximum(-(0 - distance), 0) < 16,
+        _maximum(-(0 - distance), 0),
+        _minimum(
+            31,
+            16
+            + torch.floor(
+                torch.log((_maximum(_maximum(-(0 - distance), 0), 16)).to(wide) / 16)
+                / 2.0794415416798357
+                * 16
+            ),
+        ),
+        q,
+    )
+    _within(
+        bias_at,
+        bias.shape[1],
+        "bias",
+        "max(-(j - i), 0) < 16 ? max(-(j - i), 0) : min(31, 16 + floor(log(max(max(-(j - i), 0), 16) / 16) / 2.0794415416798357 * 16))",
+        1,
+        distance,
+        0,
+        255,
+    )
+    bias_entry = _looked_up(bias.to(wide), head, bias_at)
+    bias_by_offset = _numbers_of(math.sqrt(d) * bias_entry, -1, heads, -1, wide, device)
+    return (bias_by_offset,)
+
+
+def _near_newest(cache, q, bias):
+    """The vectors of the last rows; the cache has their own keys already."""
+    batch, _, n, _ = q.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    k, v = (x[:, :, :held] for x in cache.keys)
+    (bias_by_offset,) = _distances(q, k, v, bias, first, cache.dropped, n, held)
+    numbers = _near_numbers(q, k, v, None, None)
+    outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+
+    def run(q, k, v, bias_by_offset, numbers, call, store):
+        kv_heads = v.shape[1]
+        shape = batch, q.shape[1], n
+        slab = _near_Slab(slice(0, batch), slice(0, n), first, last, shape, 0, held)
+        chunks = _near_chunks(first, last, cache.dropped, held, call)
+        work = _workspace(slab, chunks, q, 2, None)
+        results = _near_forward_slab(
+            _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
+            _own(bias_by_offset, slab), _entries_of(numbers, slab), slab, chunks, work,
+            call,
+        )  # fmt: skip
+        store(slab, results[:1])
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(q, k, v, bias_by_offset, numbers, call, functools.partial(_store, outs))
+    return outs[0]
+
+
+def _near_taken(cache, q, k, v, bias):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    prepared = _near_prepared(q, k, v, bias, None, cache.position, cache.position)
+    prepared = *_near_operands(*prepared), *prepared[4:]
+    q, k, v, bias_by_offset, *_ = prepared
+    _near_remember(cache, (k, v))
+    return prepared
+
+
+@torch.no_grad()
+def _near_step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: _NearCache):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v, bias: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    prepared = _near_taken(cache, q, k, v, bias)
+    q, k, v, bias_by_offset, *_ = prepared
+    return _near_newest(cache, q, bias), cache
+
+
+@torch.no_grad()
+def _near_prefill(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, *, form: str | None = None):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v, bias: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out = _near(q, k, v, bias, form=form)
+    cache = _NearCache()
+    _near_taken(cache, q, k, v, bias)
+    _near_make_room(cache, 1)
+    return out, cache
 
 
 # --- the branch `far`: j // 256 < i // 256 --------------------------------------------------------
@@ -3047,6 +3228,173 @@ def _far_weights(q2, k2, *, rows=slice(None), scale=None, kv_lengths=None, q_sta
     return weight[:, :, 0]
 
 
+@dataclasses.dataclass
+class _FarCache:
+    """What later tokens may ask for.
+
+    It keeps sums over the keys that all later queries see, and the other keys so far.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # k2 and v of tokens, [batch, kv heads, room, …]
+    summed: int = 0  # how many tokens have gone into `sums`
+    sums: tuple = ()  # sums over these tokens
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return _FarCache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _far_make_room(cache, fresh):
+    """Let go of tokens that no later row asks for, and make room for new ones."""
+    held = cache.position - cache.dropped
+    low = cache.summed - cache.dropped
+    room = max(2 * (held - low + fresh), _ROOM)
+
+    def moved(x):
+        new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+        new[:, :, : held - low] = x[:, :, low:held]
+        return new
+
+    cache.dropped += low
+    cache.keys = tuple(map(moved, cache.keys))
+
+
+def _far_remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for known, x in zip(cache.keys, new, strict=True):
+        found, expected = (
+            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+        )
+        _expect(
+            found == expected,
+            "what is new",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _far_make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
+def _sum_up(cache, before, numbers):
+    """Sum up the tokens before a position: all later rows see them."""
+    if before <= cache.summed:
+        return
+    low, high = cache.summed - cache.dropped, before - cache.dropped
+    k2, v = (x[:, :, low:high] for x in cache.keys)
+    blocks = _Blocks(slice(None), 0, high - low, cache.summed)
+    for block in range(blocks.count):
+        own = _of_block(k2, v, numbers, blocks, block)
+        cache.sums = _joined(cache.sums, own) if cache.sums else own
+    cache.summed = before
+
+
+def _far_newest(cache, q2, scale):
+    """The vectors of the last rows; the cache has their own keys already."""
+    batch, _, n, _ = q2.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    k2, v = (x[:, :, :held] for x in cache.keys)
+    numbers = _far_numbers(q2, k2, v, scale, None)
+    outs = [q2.new_empty(*q2.shape[:3], v.shape[-1])]
+
+    def run(q2, k2, v, numbers, call, store):
+        kv_heads = v.shape[1]
+        heads = v.shape[1]
+        shape = batch, q2.shape[1], n
+        slab = _far_Slab(slice(0, batch), slice(0, n), first, last, shape)
+        state = None
+        _, (_, full) = _far_segments(first, last, call)[0]
+        _sum_up(cache, min(full, cache.position), numbers)
+        if cache.sums:
+            found = [cache.sums]
+            state = _begun(
+                found, _rows_in(q2, slab), _entries_of(numbers, slab), heads, kv_heads, slab,
+            )  # fmt: skip
+        low = cache.summed - cache.dropped
+        k2 = k2[:, :, low:]
+        v = v[:, :, low:]
+        chunks = _far_chunks(first, last, cache.summed, held - low, call)
+        work = _workspace(slab, chunks, q2, 2, None)
+        results = _far_forward_slab(
+            _fold(q2, slab, kv_heads), k2[slab.entries], v[slab.entries],
+            _entries_of(numbers, slab), slab, chunks, work, call, state,
+        )  # fmt: skip
+        store(slab, results[:1])
+
+    with torch.autocast(q2.device.type, enabled=False):
+        call = _Call(q2.shape[2], v.shape[2], q2.shape[1], 0)
+        run(q2, k2, v, numbers, call, functools.partial(_store, outs))
+    return outs[0]
+
+
+def _far_taken(cache, v, q2, k2, scale):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        v.shape[2] == q2.shape[2],
+        "the number of keys",
+        v.shape[2],
+        f"one for each of {q2.shape[2]} rows",
+    )
+    prepared = _far_prepared(v, q2, k2, scale, None, cache.position, cache.position)
+    prepared = *_far_operands(*prepared), *prepared[3:]
+    q2, k2, v, *_ = prepared
+    _far_remember(cache, (k2, v))
+    return prepared
+
+
+@torch.no_grad()
+def _far_step(v: Tensor, q2: Tensor, k2: Tensor, cache: _FarCache, *, scale: float | None = None):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        v, q2, k2: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    prepared = _far_taken(cache, v, q2, k2, scale)
+    q2, k2, v, scale, *_ = prepared
+    return _far_newest(cache, q2, scale), cache
+
+
+@torch.no_grad()
+def _far_prefill(
+    v: Tensor, q2: Tensor, k2: Tensor, *, scale: float | None = None, form: str | None = None
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        v, q2, k2: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out = _far(v, q2, k2, scale=scale, form=form)
+    cache = _FarCache()
+    prepared = _far_taken(cache, v, q2, k2, scale)
+    q2, k2, v, scale, *_ = prepared
+    call = _Call(q2.shape[2], v.shape[2], q2.shape[1], 0)
+    _, (_, full) = _far_segments(cache.position, cache.position, call)[0]
+    _sum_up(cache, min(full, cache.position), _far_numbers(q2, k2, v, scale, None))
+    _far_make_room(cache, 1)
+    return out, cache
+
+
 # --- the branches together ------------------------------------------------------------------------
 
 
@@ -3137,6 +3485,83 @@ def weights(branch: str, *data: Tensor, **options):
     return branches[branch](*data, **options)
 
 
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for: a cache of each branch. `to` moves it."""
+
+    near: _NearCache | None = None
+    far: _FarCache | None = None
+
+    def __post_init__(self):
+        self.near = self.near or _NearCache()
+        self.far = self.far or _FarCache()
+
+    def to(self, device):
+        """The same on another device."""
+        return Cache(
+            self.near.to(device),
+            self.far.to(device),
+        )
+
+
+def _together(cache, near, far, q, k, v, q2, k2, bias, scale):
+    """The rows of new tokens, of those that branches give."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    at = cache.near.position - q.shape[2]
+    out = _combined(near, far, q, k, v, q2, k2, bias, scale, at, at, None, None)
+    return out
+
+
+@torch.no_grad()
+def step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q2: Tensor,
+    k2: Tensor,
+    bias: Tensor,
+    cache: Cache,
+    *,
+    scale: float | None = None,
+):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v, q2, k2, bias: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    near, _ = _near_step(q, k, v, bias, cache.near)
+    far, _ = _far_step(v, q2, k2, cache.far, scale=scale)
+    return _together(cache, near, far, q, k, v, q2, k2, bias, scale), cache
+
+
+@torch.no_grad()
+def prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q2: Tensor,
+    k2: Tensor,
+    bias: Tensor,
+    *,
+    scale: float | None = None,
+    form: str | None = None,
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v, q2, k2, bias: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    cache = Cache()
+    near, cache.near = _near_prefill(q, k, v, bias, form=form)
+    far, cache.far = _far_prefill(v, q2, k2, scale=scale, form=form)
+    return _together(cache, near, far, q, k, v, q2, k2, bias, scale), cache
+
+
 class Attention(nn.Module):
     """`attention` as a module that holds the spec's parameters."""
 
@@ -3156,6 +3581,14 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, q2: Tensor, k2: Tensor, **options):
         """See `attention`; `options` are its other arguments."""
         return attention(q, k, v, q2, k2, self.bias, scale=self.scale, form=self.form, **options)
+
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, q2: Tensor, k2: Tensor, **options):
+        """See `prefill`: the first tokens of a sequence."""
+        return prefill(q, k, v, q2, k2, self.bias, scale=self.scale, form=self.form, **options)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, q2: Tensor, k2: Tensor, cache: Cache):
+        """See `step`: the next tokens of a sequence."""
+        return step(q, k, v, q2, k2, self.bias, cache, scale=self.scale)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, scale={self.scale}, form={self.form}"

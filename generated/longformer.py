@@ -11,6 +11,7 @@
 # first - 256 … last + 256; without a mask: keys up to 15, all keys if last < 16, keys last - 256
 # … first + 256.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: none: the pattern is not proven causal, and a query may see keys that come after it.
 
 import functools
 from typing import NamedTuple

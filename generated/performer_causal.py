@@ -14,8 +14,10 @@
 #
 # Plan: a tile of rows first … last visits keys up to last; without a mask: keys up to first.
 # Cost: 2·128 + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: keeps sums over the keys that all later queries see, and the other keys so far.
 
 import bisect
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -2067,6 +2069,188 @@ def weights(
     return weight[:, :, 0]
 
 
+# --- decoding: tokens one after the other ---------------------------------------------------------
+
+_ROOM = 64  # the fewest tokens that there is room for
+
+
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for.
+
+    It keeps sums over the keys that all later queries see, and the other keys so far.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # b_of_key and v of tokens, [batch, kv heads, room, …]
+    summed: int = 0  # how many tokens have gone into `sums`
+    sums: tuple = ()  # sums over these tokens
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return Cache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _make_room(cache, fresh):
+    """Let go of tokens that no later row asks for, and make room for new ones."""
+    held = cache.position - cache.dropped
+    low = cache.summed - cache.dropped
+    room = max(2 * (held - low + fresh), _ROOM)
+
+    def moved(x):
+        new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+        new[:, :, : held - low] = x[:, :, low:held]
+        return new
+
+    cache.dropped += low
+    cache.keys = tuple(map(moved, cache.keys))
+
+
+def _remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for known, x in zip(cache.keys, new, strict=True):
+        found, expected = (
+            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+        )
+        _expect(
+            found == expected,
+            "what is new",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
+def _sum_up(cache, before, numbers):
+    """Sum up the tokens before a position: all later rows see them."""
+    if before <= cache.summed:
+        return
+    low, high = cache.summed - cache.dropped, before - cache.dropped
+    b_of_key, v = (x[:, :, low:high] for x in cache.keys)
+    blocks = _Blocks(slice(None), 0, high - low, cache.summed)
+    for block in range(blocks.count):
+        own = _of_block(b_of_key, v, numbers, blocks, block)
+        cache.sums = _joined(cache.sums, own) if cache.sums else own
+    cache.summed = before
+
+
+def _newest(cache, a_of_row, random_of_row, scale):
+    """The vectors of the last rows; the cache has their own keys already."""
+    batch, _, n, _ = a_of_row.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    b_of_key, v = (x[:, :, :held] for x in cache.keys)
+    numbers = ()
+    outs = [a_of_row.new_empty(*a_of_row.shape[:3], v.shape[-1])]
+
+    def run(a_of_row, b_of_key, v, random_of_row, numbers, call, store):
+        kv_heads = v.shape[1]
+        heads = v.shape[1]
+        shape = batch, a_of_row.shape[1], n
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape)
+        state = None
+        _, (_, full) = _segments(first, last, call)[0]
+        _sum_up(cache, min(full, cache.position), numbers)
+        if cache.sums:
+            found = [cache.sums]
+            state = _begun(
+                found, _rows_in(a_of_row, slab), _entries_of(numbers, slab), heads, kv_heads,
+                slab,
+            )  # fmt: skip
+        low = cache.summed - cache.dropped
+        b_of_key = b_of_key[:, :, low:]
+        v = v[:, :, low:]
+        chunks = _chunks(first, last, cache.summed, held - low, call)
+        work = _workspace(slab, chunks, a_of_row, 2, None)
+        results = _forward_slab(
+            _fold(a_of_row, slab, kv_heads), b_of_key[slab.entries], v[slab.entries],
+            _rows_of(random_of_row, slab), _entries_of(numbers, slab), slab, chunks, work,
+            call, state,
+        )  # fmt: skip
+        store(slab, results[:1])
+
+    with torch.autocast(a_of_row.device.type, enabled=False):
+        call = _Call(a_of_row.shape[2], v.shape[2], a_of_row.shape[1], 0)
+        run(a_of_row, b_of_key, v, random_of_row, numbers, call, functools.partial(_store, outs))
+    return outs[0]
+
+
+def _taken(cache, q, k, v, random, scale):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    prepared = _prepared(q, k, v, random, scale, None, cache.position, cache.position)
+    prepared = *_operands(*prepared), *prepared[4:]
+    a_of_row, b_of_key, v, random_of_row, *_ = prepared
+    _remember(cache, (b_of_key, v))
+    return prepared
+
+
+@torch.no_grad()
+def step(
+    q: Tensor, k: Tensor, v: Tensor, random: Tensor, cache: Cache, *, scale: float | None = None
+):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v, random: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    prepared = _taken(cache, q, k, v, random, scale)
+    a_of_row, b_of_key, v, random_of_row, scale, *_ = prepared
+    return _newest(cache, a_of_row, random_of_row, scale), cache
+
+
+@torch.no_grad()
+def prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    random: Tensor,
+    *,
+    scale: float | None = None,
+    form: str | None = None,
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v, random: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out = attention(q, k, v, random, scale=scale, form=form)
+    cache = Cache()
+    prepared = _taken(cache, q, k, v, random, scale)
+    a_of_row, b_of_key, v, random_of_row, scale, *_ = prepared
+    call = _Call(a_of_row.shape[2], v.shape[2], a_of_row.shape[1], 0)
+    _, (_, full) = _segments(cache.position, cache.position, call)[0]
+    _sum_up(cache, min(full, cache.position), ())
+    _make_room(cache, 1)
+    return out, cache
+
+
 class Attention(nn.Module):
     """`attention` as a module without parameters."""
 
@@ -2078,6 +2262,14 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, random: Tensor, **options):
         """See `attention`; `options` are its other arguments."""
         return attention(q, k, v, random, scale=self.scale, form=self.form, **options)
+
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, random: Tensor, **options):
+        """See `prefill`: the first tokens of a sequence."""
+        return prefill(q, k, v, random, scale=self.scale, form=self.form, **options)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, random: Tensor, cache: Cache):
+        """See `step`: the next tokens of a sequence."""
+        return step(q, k, v, random, cache, scale=self.scale)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}, form={self.form}"

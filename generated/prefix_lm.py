@@ -10,6 +10,7 @@
 # Plan: a tile of rows first … last visits keys up to max(127, last); without a mask: keys up to
 # max(127, first).
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: none: the pattern is not proven causal, and a query may see keys that come after it.
 
 import functools
 from typing import NamedTuple

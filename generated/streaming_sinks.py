@@ -10,7 +10,9 @@
 # Plan: a tile of rows first … last visits keys up to min(last, 3), then keys first - 1019 … last;
 # without a mask: keys up to min(first, 3), keys last - 1019 … first.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: keeps the first 4 keys and the last 1020 keys.
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -1399,6 +1401,177 @@ def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None
     return weight[:, :, 0]
 
 
+# --- decoding: tokens one after the other ---------------------------------------------------------
+
+_ROOM = 64  # the fewest tokens that there is room for
+
+
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for.
+
+    It keeps the first 4 keys and the last 1020 keys.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`, the first 4 never
+    keys: tuple = ()  # k and v of tokens, [batch, kv heads, room, …]
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return Cache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _make_room(cache, fresh):
+    """Let go of tokens that no later row asks for, and make room for new ones."""
+    held = cache.position - cache.dropped
+    first = min(held, 4)  # these stay
+    low = first + min(max(cache.position - 1019 - first - cache.dropped, 0), held - first)
+    places = torch.cat((torch.arange(first), torch.arange(low, held))).to(cache.keys[0].device)
+    room = max(2 * (len(places) + fresh), _ROOM)
+
+    def moved(x):
+        new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+        new[:, :, : len(places)] = x[:, :, places]
+        return new
+
+    cache.dropped += low - first
+    cache.keys = tuple(map(moved, cache.keys))
+
+
+def _remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for known, x in zip(cache.keys, new, strict=True):
+        found, expected = (
+            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+        )
+        _expect(
+            found == expected,
+            "what is new",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
+def _kept_chunks(first, last, cache, call):
+    """The first tokens and the last ones, cut into chunks."""
+    held, stay = cache.position - cache.dropped, 4
+    if not cache.dropped:
+        return _chunks(first, last, 0, held, call)
+    chunks = _chunks(first, last, 0, stay, call)
+    for chunk in _chunks(first, last, stay + cache.dropped, held - stay, call):
+        keys = slice(chunk.keys.start + stay, chunk.keys.stop + stay)
+        chunks.append(chunk._replace(keys=keys))
+    return chunks
+
+
+def _newest(cache, q, scale):
+    """The vectors of the last rows and their lse; the cache has their own keys already."""
+    batch, _, n, _ = q.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    k, v = (x[:, :, :held] for x in cache.keys)
+    numbers = _numbers(q, k, v, scale, None)
+    outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+    outs.append(q.new_empty(q.shape[:3], dtype=_wide(q.dtype)))
+
+    def run(q, k, v, numbers, call, store):
+        kv_heads = v.shape[1]
+        shape = batch, q.shape[1], n
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape)
+        chunks = _kept_chunks(first, last, cache, call)
+        work = _workspace(slab, chunks, q, 2, None)
+        results = _forward_slab(
+            _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
+            _entries_of(numbers, slab), slab, chunks, work, call,
+        )  # fmt: skip
+        store(slab, results[:2])
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(q, k, v, numbers, call, functools.partial(_store, outs))
+    return outs
+
+
+def _taken(cache, q, k, v, scale):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    prepared = _prepared(q, k, v, scale, None, cache.position, cache.position)
+    q, k, v, *_ = prepared
+    _remember(cache, (k, v))
+    return prepared
+
+
+@torch.no_grad()
+def step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: Cache,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+        With return_lse the logarithms of their normalisers stand in between.
+    """
+    prepared = _taken(cache, q, k, v, scale)
+    q, k, v, scale, *_ = prepared
+    out, lse = _newest(cache, q, scale)
+    return (out, lse, cache) if return_lse else (out, cache)
+
+
+@torch.no_grad()
+def prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+    form: str | None = None,
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out, lse = attention(q, k, v, scale=scale, return_lse=True, form=form)
+    cache = Cache()
+    _taken(cache, q, k, v, scale)
+    _make_room(cache, 1)
+    return (out, lse, cache) if return_lse else (out, cache)
+
+
 class Attention(nn.Module):
     """`attention` as a module without parameters."""
 
@@ -1410,6 +1583,14 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, **options):
         """See `attention`; `options` are its other arguments."""
         return attention(q, k, v, scale=self.scale, form=self.form, **options)
+
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, **options):
+        """See `prefill`: the first tokens of a sequence."""
+        return prefill(q, k, v, scale=self.scale, form=self.form, **options)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache):
+        """See `step`: the next tokens of a sequence."""
+        return step(q, k, v, cache, scale=self.scale)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}, form={self.form}"

@@ -37,7 +37,7 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
         ["Ranges of a tile of rows first … last", *_ranges(found["head_classes"], "by_row")],
         *([["Ranges of a tile of keys first … last", *_ranges(found["head_classes"], "by_column")]] if verbose else []),
         *([_pieces(found["pieces"])] if found["pieces"] else []),
-        ["Proven", *_facts(found["head_classes"]), _whole_numbers(found["longest_call"])],
+        ["Proven", *_facts(found["head_classes"]), _decoder(found["decoder"]), _whole_numbers(found["longest_call"])],
         [_at_sizes(found["sizes"]), *_tiles(found["tiles"])],
         ["What runs, and what would", *_candidates(found["cost"], found["pieces"])],
         ["Cost of a batch entry", *_cost(found["cost"], found["pieces"])],
@@ -136,9 +136,12 @@ def _facts(classes: list[dict[str, Any]]) -> list[str]:
             lines.append(f"  {_class_title(one)}")
             indent = "    "
         lines += [f"{indent}{line}" for line in _class_facts(one["facts"])]
-        if one["decoder_keeps"] is not None:
-            lines.append(f"{indent}a decoder keeps {one['decoder_keeps']}")
     return lines
+
+
+def _decoder(decoder: dict[str, str | None]) -> str:
+    refused = decoder["refused"]
+    return f"  a decoder keeps {decoder['keeps']}" if refused is None else f"  no decoder: {refused}"
 
 
 def _class_facts(facts: dict[str, Any]) -> list[str]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from attncc.graph.ir import Graph, show
 from attncc.plan.cost import Cost, Formula, Pass, cost, formula, value
+from attncc.plan.decoder import Decoder, decoder_of
 from attncc.plan.density import Call, Density, density, density_of_piece, heads_where, members, together
-from attncc.plan.describe import by_coordinates, interval_text, kept_by_decoder, layout_text, plan_sentence
+from attncc.plan.describe import by_coordinates, decoder_text, interval_text, layout_text, plan_sentence
 from attncc.plan.int32 import longest_call
 from attncc.plan.linear_cost import linear_cost
 from attncc.plan.model import Mixture, Plan
@@ -72,6 +73,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "head_classes": [
             _head_class(each, own) for each, own in zip(plan.domain.classes, members(heads, plan.domain), strict=True)
         ],
+        "decoder": _decoder(decoder_of(plan)),
         "longest_call": longest_call(plan),
         "pieces": _pieces(plan.pieces, choice, heads),
         "tiles": _tiles(choice.taken),
@@ -108,6 +110,13 @@ def _data(spec: Spec) -> list[dict[str, Any]]:
     ]
 
 
+def _decoder(found: Decoder | str) -> dict[str, str | None]:
+    """What a decoder keeps of the tokens so far, or why there is none."""
+    if isinstance(found, str):
+        return {"keeps": None, "refused": found}
+    return {"keeps": decoder_text(found), "refused": None}
+
+
 def _reads_score(spec: Spec) -> bool:
     return any(Name.SCORE in names_in(expr) for expr in (spec.weight, spec.normalizer))
 
@@ -123,7 +132,6 @@ def _head_class(one: HeadClass, heads: tuple[int, ...]) -> dict[str, Any]:
         "heads": list(heads),
         "pattern": text(one.pattern),
         "facts": asdict(one.facts),
-        "decoder_keeps": kept_by_decoder(one),
         "by_row": [_segment(each, "keys") for each in one.by_row],
         "by_column": [_segment(each, "rows") for each in one.by_column],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,11 +13,14 @@ from attncc.emit.prologue.arguments import Arguments
 from attncc.emit.prologue.derive import CombinedOutputs
 from attncc.emit.torch_form.library import library
 from attncc.emit.units import Unit, laid_out, renamed, shared, units_of
+from attncc.plan.decoder import Decoder, decoders_of
 from attncc.plan.model import Mixture, Plan, Planned
 from attncc.spec.data import Size
 from attncc.spec.expr import Merge, walk
 from attncc.spec.model import Align
 from attncc.spec.text import text as spec_text
+
+_PUBLIC = re.compile(r"\bCache\b|\b(?:attention|prefill|step)(?=\()")  # what decoding calls of a branch's own module
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class Call:
     reads_scale: bool
     gives_lse: bool
     has_states: bool
+    cache: str  # the class of its cache
+    reads_length: bool
 
 
 def emit(plan: Planned) -> str:
@@ -37,7 +43,9 @@ def emit(plan: Planned) -> str:
 
 
 def _emit_branches(mixture: Mixture) -> str:
-    parts = [units_of(emit_core(plan, name)) for name, plan in mixture.branches]
+    decoders = decoders_of(mixture)
+    decodes = not isinstance(decoders, str)
+    parts = [units_of(emit_core(plan, name, decodes=decodes)) for name, plan in mixture.branches]
     taken = {name for units in parts for unit in units for name in unit.names}
     called = {name: f"_{name}" if f"_{name}" not in taken else f"_{name}_branch" for name, _ in mixture.branches}
     modules = [_private(units, called[name]) for units, (name, _) in zip(parts, mixture.branches, strict=True)]
@@ -59,7 +67,7 @@ def _emit_branches(mixture: Mixture) -> str:
     used = combined.used | ({"_expect_data"} if left else set())
     known = set(once) - clashing
     helpers = [unit for unit in units_of(library(frozenset(used))) if known.isdisjoint(unit.names)]
-    values = _values(mixture, arguments, combined.outputs, called)
+    values = _values(mixture, arguments, combined.outputs, called, None if isinstance(decoders, str) else decoders)
     values |= {"sections": "\n\n\n".join(sections), "helpers": laid_out(helpers), "function": function}
     values["checks"] = arguments.checks_of(left)
     values["pieces"] = any("Callable" in section for section in sections)
@@ -70,7 +78,8 @@ def _emit_branches(mixture: Mixture) -> str:
 
 def _private(units: Sequence[Unit], called: str) -> list[Unit]:
     """A branch's units, with its functional form under the branch's name; its module is that of all branches."""
-    names = {"attention": called, "weights": f"{called}_weights"}
+    names = {"attention": called, "weights": f"{called}_weights", "Cache": cache_name(called)}
+    names |= {name: f"{called}_{name}" for name in ("prefill", "step")}
     found = []
     for unit in units:
         match unit.names:
@@ -79,9 +88,17 @@ def _private(units: Sequence[Unit], called: str) -> list[Unit]:
             case ("attention" | "weights" as name,):
                 text = unit.text.replace(f"def {name}(", f"def {names[name]}(", 1)
                 found.append(Unit((names[name],), text, unit.is_kernel))
+            case ("Cache" | "prefill" | "step" as name,):
+                text = _PUBLIC.sub(lambda match: names[match[0]], unit.text)
+                found.append(Unit((names[name],), text, unit.is_kernel))
             case _:
                 found.append(unit)
     return found
+
+
+def cache_name(called: str) -> str:
+    """The class of a branch's cache: `_near_keys` → `_NearKeysCache`."""
+    return f"_{''.join(part.capitalize() for part in called.split('_'))}Cache"
 
 
 def _section(branch: str, plan: Plan, units: Sequence[Unit], clashing: frozenset[str]) -> list[str]:
@@ -97,13 +114,22 @@ def _heading(text: str) -> str:
 
 
 def _values(
-    mixture: Mixture, arguments: Arguments, outputs: Sequence[str], called: Mapping[str, str]
+    mixture: Mixture,
+    arguments: Arguments,
+    outputs: Sequence[str],
+    called: Mapping[str, str],
+    decoders: Mapping[str, Decoder] | None,
 ) -> dict[str, object]:
     spec = mixture.spec
     assert spec.combine is not None
     merged = {name for node in walk(spec.combine) if isinstance(node, Merge) for name in node.branches}
     sizes = arguments.sizes
+    with_length = {name for name, each in (decoders or {}).items() if each.reads_length}
     return {
+        "decodes": decoders is not None,
+        "reads_length": bool(with_length),
+        "signature": ", ".join(f"{each.name}: Tensor" for each in spec.data),
+        "forms": not with_length,
         "spec": spec,
         "header": header(spec, mixture.branches),
         "docstring": docstring(spec),
@@ -117,6 +143,8 @@ def _values(
                 plan.spec.reads_scale,
                 name in merged,
                 plan.states is not None,
+                cache_name(called[name]),
+                name in with_length,
             )
             for name, plan in mixture.branches
         ],
@@ -130,5 +158,5 @@ def _values(
         "width": sizes[Size.WIDTH],
         "default_start": "0" if spec.align is Align.START else f"k_start + {sizes[Size.KEYS]} - {sizes[Size.QUERIES]}",
         "default_start_words": "0" if spec.align is Align.START else "so that rows and keys end together",
-        "attention_class": arguments.module(),
+        "attention_class": arguments.module(None if decoders is None else Decoder(reads_length=bool(with_length))),
     }

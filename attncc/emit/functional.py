@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from attncc.emit.decode import Decode, decode_of
 from attncc.emit.operands import Operands
 from attncc.emit.prologue.arguments import Arguments
 from attncc.emit.prologue.derive import Prologue
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.texts import PassTexts
 from attncc.graph.core import Kind
+from attncc.plan.decoder import Decoder
 from attncc.plan.model import Plan
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import Entry, Token, Vector, walk
@@ -28,11 +30,17 @@ class FunctionalForm:
         self.arguments = Arguments(plan.spec)
         self.used: set[str] = set()
         self.stand_ins = self._stand_ins()
+        self.decoder: Decoder | None = None
+        self.decode: Decode | None = None
 
-    def prologue(self) -> str:
+    def prologue(self, decoder: Decoder | None) -> str:
         """The function that derives operands, if any is derived."""
-        printer = Prologue(self.plan, self.operands, frozenset(self.stand_ins))
+        self.decoder = decoder
+        carries = decoder is not None and decoder.carries
+        printer = Prologue(self.plan, self.operands, frozenset(self.stand_ins), carries=carries)
         text = printer.text()
+        if decoder is not None:
+            self.decode = decode_of(decoder, self.plan, self.operands, self.form, self.texts, printer)
         self.used |= printer.used
         return text
 
@@ -69,7 +77,9 @@ class FunctionalForm:
             "scored_for_weights": ", ".join(map(self.texts.by_rows, scored)),
             "numbers_call": self.texts.numbers_call(),
             "numbers_call_k": self.texts.numbers_call(unread),
-            "attention_class": arguments.module(),
+            "decode": self.decode,
+            "scale_argument": ", scale" if spec.reads_scale else "",
+            "attention_class": arguments.module(self.decoder),
         }
 
     def _stand_ins(self) -> dict[str, str]:

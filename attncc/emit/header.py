@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from attncc.emit.writer import fill
-from attncc.plan.describe import cost_sentence, plan_sentence
+from attncc.plan.decoder import decoder_of
+from attncc.plan.describe import cost_sentence, decoder_sentence, plan_sentence
 from attncc.plan.model import Plan
 from attncc.rewrite.engine import Step
 from attncc.spec.model import Spec
@@ -31,6 +32,7 @@ def header(spec: Spec, plans: Sequence[tuple[str, Plan]]) -> str:
         of = f" of `{name}`" if name else ""
         lines += fill(f"Plan{of}: {plan_sentence(plan.domain, plan.pieces)}", 96)
         lines += fill(f"Cost{of}: {cost_sentence(plan)}", 96)
+        lines += fill(f"Decoder{of}: {decoder_sentence(decoder_of(plan))}", 96)
     text = "\n".join(f"# {line}".rstrip() for line in lines)
     if any(_CODING.match(line) for line in text.splitlines()[:2]):  # a name such as `coding` must not declare one
         text = f"# -*- coding: utf-8 -*-\n{text}"

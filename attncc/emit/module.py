@@ -18,16 +18,18 @@ from attncc.emit.torch_form.library import library
 from attncc.emit.torch_form.texts import PassTexts
 from attncc.emit.triton_form.host import TritonForm
 from attncc.graph.ops import Op
+from attncc.plan.decoder import Decoder, decoder_of
 from attncc.plan.model import Plan
 
 
-def emit_core(plan: Plan, branch: str = "") -> str:
+def emit_core(plan: Plan, branch: str = "", *, decodes: bool = True) -> str:
     """The module's text, formatted; the same for the same plan.
 
     Args:
         branch: the name of the branch that the plan is for, which its operators bear.
+        decodes: whether the module decodes where the plan can.
     """
-    return finish(render("module.py.jinja", _values(plan, branch)))
+    return finish(render("module.py.jinja", _values(plan, branch, decodes=decodes)))
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
@@ -52,7 +54,7 @@ def _template(name: str) -> str:
     return resources.files("attncc.emit").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _values(plan: Plan, branch: str) -> dict[str, object]:
+def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
     """What the template reads; texts are printed, numbers and flags decided elsewhere."""
     spec = plan.spec
     operands = Operands(spec, plan.core)
@@ -66,7 +68,8 @@ def _values(plan: Plan, branch: str) -> dict[str, object]:
     lse_index = 1 + statistics.index("lse") if plan.has_lse else 0
     texts = PassTexts(plan, operands, torch_form)
     functional = FunctionalForm(plan, operands, torch_form, texts)
-    prologue = functional.prologue()
+    decoder = decoder_of(plan)
+    prologue = functional.prologue(decoder if isinstance(decoder, Decoder) and decodes else None)
     passes = texts.values()
     collapse = collapse_of(plan, operands, torch_form)
     interface = functional.values()

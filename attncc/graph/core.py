@@ -104,6 +104,8 @@ TAKEN_NAMES = frozenset(
     "at blocked blocks form grads hidden joined k_start kv_at kv_head kv_lengths lane length new_peak numbers_of_rows "
     "outs own place prepared q_start q_starts rest results run run_group seen shrink store width value_width windows "
     "x d_out d_lse d_rows dq dk dv len range slice tuple abs "
+    # of decoders
+    "cache carried found full held state states "
     # of the kernels
     "alive by_slab done in_rows key_numbers keys part statistics step tile".split()
 )

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Op
 from attncc.graph.widths import sizes_of
+from attncc.plan.decoder import Decoder
 from attncc.plan.layout import Layout, Strips, position
 from attncc.plan.model import Plan
 from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
-from attncc.spec.expr import TRUE, Binary, BinaryOp, Call, Const, Expr, Local, Name, Symbol, substitute
+from attncc.spec.expr import TRUE, Expr, Local, Name, Symbol, substitute
 from attncc.spec.text import text
 
 
@@ -135,35 +136,27 @@ def _class_sentence(one: HeadClass, named: bool) -> str:
     return f"{start} of rows first … last visits {visited}" + (f"; without a mask: {unmasked}" if unmasked else "")
 
 
-def kept_by_decoder(one: HeadClass) -> str | None:
-    """Which keys a causal pattern may still ask for when the next query comes; None where it is not causal."""
-    if not one.facts.causal or one.facts.empty:
-        return None
-    if one.facts.reach_back is not None:
-        return _last(one.facts.reach_back + 1)
-    parts = [_kept(segment.touched) for segment in one.by_row]
-    known = [part for part in parts if part is not None]
-    return " and ".join(dict.fromkeys(known)) if known and len(known) == len(parts) else "every key so far"
+def decoder_text(decoder: Decoder) -> str:
+    """What a decoder keeps for all heads."""
+    if decoder.sums:
+        return "sums over the keys that all later queries see, and the other keys so far"
+    if decoder.back is None:
+        return "every key so far"
+    last = _last(decoder.back + 1)
+    return f"{_first(decoder.leading)} and {last}" if decoder.leading else last
+
+
+def decoder_sentence(decoder: Decoder | str) -> str:
+    """What a decoder keeps, or why there is none."""
+    return f"none: {decoder}." if isinstance(decoder, str) else f"keeps {decoder_text(decoder)}."
+
+
+def _first(count: int) -> str:
+    return "the first key" if count == 1 else f"the first {count} keys"
 
 
 def _last(count: int) -> str:
     return "the last key" if count == 1 else f"the last {count} keys"
-
-
-def _kept(touched: Interval) -> str | None:
-    """A run of keys that stays, or one that moves with the query; None for one that grows."""
-    match touched:
-        case Interval(low=Binary(op=BinaryOp.SUBTRACT, left=Symbol(name=Name.FIRST), right=Const(value=int(back)))):
-            return _last(back + 1)
-        case Interval(low=Symbol(name=Name.FIRST)):
-            return _last(1)
-        case Interval(
-            low=None | Const() as low, high=Const(value=high) | Call(function="min", arguments=(_, Const(value=high)))
-        ):
-            first = "0" if low is None else text(low)
-            return f"keys {first} … {high}"
-        case _:
-            return None
 
 
 def product_widths(graph: Graph) -> Counter[str]:

@@ -80,7 +80,7 @@ RESERVED = frozenset(
     "width shapes n m d e dtype wide device head i j distance hidden valid torch nn functools math triton tl Tensor "
     "len int float bool abs min max str list type isinstance getattr hasattr any map range repr set slice super tuple "
     "zip property staticmethod ValueError ImportError Ellipsis NoneType attention weights args data "
-    "branch branches prepared keep_residual".split()
+    "branch branches prepared keep_residual cache carried length prefill step to Cache dataclasses".split()
 )
 # What torch.nn.Module calls other things than a module's parameters.
 OF_MODULES = frozenset(
@@ -91,5 +91,5 @@ OF_MODULES = frozenset(
     "register_full_backward_pre_hook register_load_state_dict_post_hook register_load_state_dict_pre_hook "
     "register_module register_parameter register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ "
     "reset_parameters set_extra_state set_submodule share_memory state_dict to to_empty train training type xpu "
-    "zero_grad scale form heads".split()
+    "zero_grad scale form heads prefill step".split()
 )

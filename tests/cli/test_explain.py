@@ -69,6 +69,7 @@ def test_json_has_stable_keys() -> None:
         "not_applied",
         "graphs",
         "head_classes",
+        "decoder",
         "longest_call",
         "pieces",
         "tiles",

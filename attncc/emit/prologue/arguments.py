@@ -9,6 +9,7 @@ from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.prologue.sizes import Sizes
 from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
+from attncc.plan.decoder import Decoder
 from attncc.spec.core_fields import read_fields
 from attncc.spec.data import Axis, Data, K, Q, Role, Size, V
 from attncc.spec.expr import Expr, Name, Symbol, Table, walk
@@ -198,8 +199,8 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
 
     # --- the module -------------------------------------------------------------------------------------------
 
-    def module(self) -> str:
-        """The class `Attention`."""
+    def module(self, decoder: Decoder | None = None) -> str:
+        """The class `Attention`; where it decodes, with `prefill` and `step`."""
         writer = Writer()
         learned = [each for each in self.spec.data if each.role is Role.PARAMETER]
         given = [each for each in self.spec.data if each.role is not Role.PARAMETER]
@@ -243,11 +244,25 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 passed = [f"self.{each.name}" if each in learned else each.name for each in self.spec.data]
                 passed += ["scale=self.scale"] if scale else []
                 writer.line(f"return attention({', '.join(passed)}, form=self.form, **options)")
+            if decoder is not None:
+                self._print_decoding(writer, names, passed, form=not decoder.reads_length)
             writer.line()
             with writer.block("def extra_repr(self) -> str:"):
                 about = ", ".join(f"{name}={{self.{name}}}" for name in [*sizes, *(["scale"] if scale else []), "form"])
                 writer.line(f'return f"{about}"')
         return writer.text()
+
+    def _print_decoding(self, writer: Writer, names: str, passed: list[str], *, form: bool) -> None:
+        writer.line()
+        with writer.block(f"def prefill(self, {names}, **options):"):
+            writer.line('"""See `prefill`: the first tokens of a sequence."""')
+            own = [*passed, *["form=self.form"] * form]
+            writer.line(f"return prefill({', '.join(own)}, **options)")
+        writer.line()
+        with writer.block(f"def step(self, {names}, cache: Cache):"):
+            writer.line('"""See `step`: the next tokens of a sequence."""')
+            data = [each for each in passed if not each.startswith("scale=")]
+            writer.line(f"return step({', '.join([*data, 'cache', *passed[len(data) :]])})")
 
 
 def _length(data: Data, size: Size) -> str:

@@ -29,10 +29,15 @@ class Prologue:
 
     Args:
         optional: data that may be anything of the right type, because only sums over weights read them.
+        carries: whether running sums may go on from those of earlier tokens.
     """
 
-    def __init__(self, plan: Plan, operands: Operands, optional: frozenset[str]) -> None:
+    def __init__(
+        self, plan: Plan, operands: Operands, optional: frozenset[str] = frozenset(), *, carries: bool = False
+    ) -> None:
         self.plan = plan
+        self.carries = carries
+        self.carried = 0  # how many running sums there are
         self.operands = operands
         self.sizes = Sizes(plan.spec, optional)
         self.used: set[str] = set()
@@ -42,14 +47,14 @@ class Prologue:
         if self.operands.given:
             return ""
         body = Writer()
-        tokens = TokenWriter(body, self.plan, self.operands)
+        tokens = TokenWriter(body, self.plan, self.operands, carries=self.carries)
         returned = [self._operand(each, body, tokens) for each in self.operands]
         self._check_tables(tokens)
+        self.carried = tokens.carried
         out = Writer()
         scale = "scale, " if self.plan.spec.reads_scale else ""
-        with out.block(
-            f"def _operands({', '.join(self.operands.data)}, {scale}q_start, k_start, q_starts, kv_lengths):"
-        ):
+        places = "q_start, k_start, q_starts, kv_lengths" + ", carried=None" * bool(self.carried)
+        with out.block(f"def _operands({', '.join(self.operands.data)}, {scale}{places}):"):
             out.line('"""What the passes read: what each token and each distance determines alone."""')
             place = out.place
             self._print_start(out)
@@ -67,14 +72,33 @@ class Prologue:
         }
         return text
 
-    def _print_start(self, out: Writer) -> None:
+    def distances(self) -> str:
+        """The function that computes numbers of distances alone, for rows and keys that are not all at hand."""
+        body = Writer()
+        tokens = TokenWriter(body, self.plan, self.operands)
+        own = self.operands.core.of_kind(Kind.OFFSET_NUMBER)
+        returned = [self._operand(each, body, tokens) for each in own]
+        out = Writer()
+        scale = "scale, " if self.plan.spec.reads_scale else ""
+        with out.block(f"def _distances({', '.join(self.operands.data)}, {scale}q_start, k_start, n, m):"):
+            out.line('"""What distances determine, for n rows from one position on and m keys from another on."""')
+            place = out.place
+            self._print_start(out, in_call=False)
+            out.lines(body.text())
+            out.line(f"return {', '.join(returned)}{',' * (len(returned) == 1)}")
+            out.drop_unread(place)
+        self.used |= tokens.used
+        return out.text()
+
+    def _print_start(self, out: Writer, *, in_call: bool = True) -> None:
         """Sizes and positions; what nothing reads is dropped afterwards."""
         sizes, rows = self.sizes, self.sizes.rows.name
         out.line(f"batch = {sizes[Size.BATCH]}")
         out.line(f"heads = {sizes[Size.HEADS]}")
         out.line(f"kv_heads = {'heads' if self.operands.core.spread_heads else sizes.kv_heads}")
-        out.line(f"n = {sizes[Size.QUERIES]}")
-        out.line(f"m = {sizes[Size.KEYS]}")
+        if in_call:
+            out.line(f"n = {sizes[Size.QUERIES]}")
+            out.line(f"m = {sizes[Size.KEYS]}")
         out.line(f"d = {sizes[Size.WIDTH]}")
         out.line(f"e = {sizes[Size.VALUE_WIDTH]}")
         out.line(f"dtype = {rows}.dtype")
@@ -83,7 +107,8 @@ class Prologue:
         out.line("head = torch.arange(heads, device=device)[:, None, None]")
         out.line("i = _positions(n, q_start, q_starts, device)")
         out.line("j = _positions(m, k_start, None, device)")
-        out.line("distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)")
+        starts = "q_starts" if in_call else "None"
+        out.line(f"distance = _positions(n + m, q_start - k_start - m + 1, {starts}, device)")
         out.line("hidden = _hidden(kv_lengths, m, device)")
         out.line("valid = _visible(kv_lengths, m, device)")
 

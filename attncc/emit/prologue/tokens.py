@@ -64,9 +64,12 @@ _TENSOR_NAMES = frozenset({Name.I, Name.J, Name.HEAD, Name.VALID})
 
 
 class TokenWriter(ExpressionWriter):
-    """Writes values of tokens; `body` takes the lines of what has a name."""
+    """Writes values of tokens; `body` takes the lines of what has a name.
 
-    def __init__(self, body: Writer, plan: Plan, operands: Operands) -> None:
+    Where it `carries`, running sums go on from those that a decoder hands over; `carried` counts them.
+    """
+
+    def __init__(self, body: Writer, plan: Plan, operands: Operands, *, carries: bool = False) -> None:
         rows = next(each.name for each in plan.spec.data if each.is_row and each.is_full)
         dialect = replace(TORCH, select=f"_where({{0}}, {{1}}, {{2}}, {rows})", real="({0}).to(wide)")
         host = ExpressionWriter(HOST, lambda name: _SYMBOLS[name], lambda name: name)
@@ -75,6 +78,8 @@ class TokenWriter(ExpressionWriter):
         self.plan = plan
         self.data = operands.data
         self.spreads = operands.core.spread_heads
+        self.carries = carries
+        self.carried = 0
         self._of_distance = False
         self._widths: list[str | None] = []  # of the vectors that are being written, outermost first
         self._named: dict[object, str] = {}
@@ -181,7 +186,12 @@ class TokenWriter(ExpressionWriter):
         self.used.add(f"_{function}")
         whole = self.is_whole(value)
         written = self._vector(value) if type_of(value) is Type.VECTOR else self.write(value)
-        return f"_{function}({f'({written}).to(wide)' if whole else written}, hidden)"
+        written = f"({written}).to(wide)" if whole else written
+        if self.carries and function == "cumsum":
+            self.used.add("_cumsum_on")
+            self.carried += 1
+            return f"_cumsum_on({written}, hidden, carried, {self.carried - 1})"
+        return f"_{function}({written}, hidden)"
 
     def _at_row(self, value: Expr) -> str:
         """What the key at the query's position has, after a line that refuses queries without one."""

@@ -27,6 +27,7 @@ class Collapse:
     block_names: str
     key_parts: str  # the same of a part of the pattern
     begun: list[str]
+    begun_of_found: list[str]  # the same, of sums by name
     row_gradients: list[str]
     added_results: str  # empty where nothing of rows has a gradient
     add: list[str]
@@ -53,6 +54,7 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
         block_names=", ".join(keys),
         key_parts=", ".join(f"{name}_part" for name in keys),
         begun=lines("sums.of(slab)", *printer.row_values, *own, "kv_heads", "slab"),
+        begun_of_found=lines("found", *printer.row_values, *own, "kv_heads", "slab"),
         row_gradients=lines("sums.of(slab)", *printer.row_values, "_rows_in(d_out, slab)", *of_rows, *own, "slab"),
         added_results=_added_results(operands, form, printer),
         add=_add(plan, printer, statistics, "", core.values),

@@ -149,6 +149,15 @@ def _cumsum(x, hidden):
     x = x if hidden is None else torch.where(hidden, 0, x)
     return x.double().cumsum(2)
 ''',
+    "_cumsum_on": '''
+def _cumsum_on(x, hidden, carried, at):
+    """Sums over the keys up to each, after those that a decoder carried from earlier keys."""
+    sums = _cumsum(x, hidden)
+    if carried is not None:
+        sums = sums + carried[at]
+        carried[at] = sums[:, :, -1:]
+    return sums
+''',
     "_softmax_over_keys": '''
 def _softmax_over_keys(x, hidden):
     """Exponentials that add up to 1 over all keys; hidden keys have 0."""

@@ -276,14 +276,21 @@ class PassTexts:
 
     # --- call-wide numbers ------------------------------------------------------------------------------------
 
-    def numbers_call(self, without: frozenset[str] = frozenset()) -> str:
-        """The call that computes numbers of the call: shapes are read off a row, something d wide, and values."""
+    def numbers_call(self, without: frozenset[str] = frozenset(), *, rows: str = "", values: str = "") -> str:
+        """The call that computes numbers of the call: shapes are read off a row, something d wide, and values.
+
+        Args:
+            without: operands that are not at hand.
+            rows: what stands in for a row, if anything does.
+            values: what stands in for values.
+        """
         uniform = self.form.uniform()
         if not uniform:
             return "()"
         core = self.operands.core
         wide = self.operands.as_wide_as(Size.WIDTH)
         columns = [each.name for each in core.of_kind(*_COLUMNS) if each.name not in without]
-        values = core.values if core.values not in without else columns[0]
+        values = values or (core.values if core.values not in without else columns[0])
         scale = "scale" if self.plan.spec.reads_scale else "None"
-        return f"_numbers({core.rows}, {wide or values}, {values}, {scale}, kv_lengths)"
+        lengths = "None" if rows else "kv_lengths"
+        return f"_numbers({rows or core.rows}, {wide or values}, {values}, {scale}, {lengths})"

@@ -1,0 +1,115 @@
+"""Plan → texts of the functions that decode: the cache, `step` and `prefill`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attncc.emit.operands import Operands
+from attncc.emit.prologue.arguments import Arguments
+from attncc.emit.prologue.derive import Prologue
+from attncc.emit.torch_form.form import TorchForm
+from attncc.emit.torch_form.texts import PassTexts
+from attncc.emit.writer import listed
+from attncc.graph.core import Kind
+from attncc.plan.decoder import Decoder
+from attncc.plan.describe import decoder_text
+from attncc.plan.model import Plan
+from attncc.spec.data import Size
+
+_COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """What the template reads."""
+
+    keeps: str
+    leading: int
+    back: int | None
+    sums: bool
+    begins: bool
+    reads_length: bool
+    carries: int  # how many running sums go on
+    bounded: bool  # whether some keys are not kept
+    low: str  # how many of the tokens that the cache holds no later row asks for
+    columns: str
+    columns_assigned: str
+    column_names: list[str]
+    listed: str
+    state_heads: bool
+    distances: str
+    distance_names: str
+    given: str
+    passed: str
+    numbers_call: str
+    n: str
+    m: str
+    sized_rows: str
+    sized_values: str
+    rows: str
+    keys: str
+    signature: str
+    step_options: str
+    prefill_options: str
+    data_words: str
+    shortcut: bool
+
+
+def decode_of(
+    decoder: Decoder, plan: Plan, operands: Operands, form: TorchForm, texts: PassTexts, prologue: Prologue
+) -> Decode:
+    """The texts of a plan with a decoder."""
+    spec, core = plan.spec, operands.core
+    columns = [each.name for each in core.of_kind(*_COLUMNS)]
+    offsets = [each.name for each in core.of_kind(Kind.OFFSET_NUMBER)]
+    data = [each.name for each in spec.data]
+    scale = ["scale"] if spec.reads_scale else []
+    given = list(dict.fromkeys([*(each for each in operands.names if each not in (*columns, *offsets)), *scale]))
+    more = [name for name in data if name not in (*given, *columns)] if offsets else []
+    length = "cache.length" if decoder.reads_length else ""
+    sizes = Arguments(spec).sizes
+    rows = f"_as_long({core.rows}, {length})" if length else core.rows
+    values = f"_as_long({core.values}, {length})" if length else core.values
+    optional = ["scale: float | None = None"] * spec.reads_scale + ["return_lse: bool = False"] * plan.has_lse
+    options = ["*"]
+    options += ["length: int"] * decoder.reads_length
+    options += optional
+    options += ["form: str | None = None"] * (not decoder.reads_length)
+    low = "0"
+    if decoder.sums:
+        low = "cache.summed - cache.dropped"
+    elif decoder.back is not None:
+        low = f"min(max(cache.position - {decoder.back} - cache.dropped, 0), held)"
+    several = "," * (len(columns) == 1)
+    return Decode(
+        keeps=decoder_text(decoder),
+        leading=decoder.leading,
+        back=decoder.back,
+        sums=decoder.sums,
+        begins=form.begun or form.chained,
+        reads_length=decoder.reads_length,
+        carries=prologue.carried,
+        bounded=decoder.sums or decoder.back is not None,
+        low=low,
+        columns=", ".join(columns) + several,
+        columns_assigned=", ".join(columns) + several,
+        column_names=columns,
+        listed=listed(columns),
+        state_heads=plan.states is not None and plan.states.by_query_head,
+        distances=prologue.distances() if offsets else "",
+        distance_names=", ".join(offsets) + "," * (len(offsets) == 1),
+        given=", ".join([*given, *more]),
+        passed=", ".join([*given, *more]),
+        numbers_call=texts.numbers_call(rows=rows, values=values),
+        n=length or f"{core.rows}.shape[2]",
+        m=length or f"{core.values}.shape[2]",
+        sized_rows=rows,
+        sized_values=values,
+        rows=sizes[Size.QUERIES],
+        keys=sizes[Size.KEYS],
+        signature=", ".join(f"{name}: Tensor" for name in data),
+        step_options="".join(f", {each}" for each in ["*", *optional] if optional),
+        prefill_options="".join(f", {each}" for each in options),
+        data_words=", ".join(data),
+        shortcut=not decoder.reads_length,
+    )

@@ -1,0 +1,136 @@
+"""Plan → what a decoder keeps of the keys so far, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attncc.graph.core import Kind
+from attncc.plan.model import Mixture, Plan
+from attncc.plan.ranges import HeadClass, Interval, Segment
+from attncc.spec.expr import TRUE, Binary, BinaryOp, Call, Const, Expr, Name, OverKeys, Symbol, names_in, walk
+
+_LENGTHS = frozenset({Name.QUERIES, Name.KEYS, Name.VALID})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """What rows to come may still ask for.
+
+    Attributes:
+        leading: so many first keys stay.
+        back: of the others so many before the next query stay; None keeps every key.
+        sums: whether keys that all later queries see are summed up and not kept.
+        reads_length: whether weights read how long the whole sequence is.
+        carries: whether derived values are sums over keys, which go on from token to token.
+    """
+
+    leading: int = 0
+    back: int | None = None
+    sums: bool = False
+    reads_length: bool = False
+    carries: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Of the keys of one class of heads: so many first ones, and so many before the next query."""
+
+    leading: int
+    back: int | None
+
+
+def decoder_of(plan: Plan) -> Decoder | str:
+    """What a decoder keeps, or why the plan has none."""
+    classes = [each for each in plan.domain.classes if not each.facts.empty]
+    core = plan.core
+    if not all(each.facts.causal for each in classes):
+        return "the pattern is not proven causal, and a query may see keys that come after it"
+    derived = [each.value for each in core.derived if each.value is not None]
+    if any(names_in(each) & _LENGTHS for each in derived):
+        return "what is derived from a token reads how many tokens there are"
+    kept = [_kept(each) for each in classes]
+    by_distance = bool(core.of_kind(Kind.OFFSET_NUMBER))  # such numbers are told by places, which have to be dense
+    bounded = all(each.back is not None for each in kept) and not (by_distance and any(each.leading for each in kept))
+    fields = (core.pattern, core.score, core.weight, core.normalizer)
+    return Decoder(
+        leading=max((each.leading for each in kept), default=0) if bounded else 0,
+        back=max((each.back for each in kept if each.back is not None), default=0) if bounded else None,
+        sums=not (bounded or by_distance or plan.states is None) and len(classes) == 1 and _grows(classes[0]),
+        reads_length=any(names_in(each) & _LENGTHS for each in fields),
+        carries=any(isinstance(node, OverKeys) for each in derived for node in walk(each)),
+    )
+
+
+def decoders_of(mixture: Mixture) -> dict[str, Decoder] | str:
+    """The decoders of all branches, or why their outputs cannot be combined token by token."""
+    found = {name: decoder_of(plan) for name, plan in mixture.branches}
+    for name, each in found.items():
+        if isinstance(each, str):
+            return f"of the branch `{name}`, {each}"
+    combine = mixture.spec.combine
+    assert combine is not None
+    if names_in(combine) & _LENGTHS:
+        return "what combines the branches reads how many tokens there are"
+    if any(isinstance(node, OverKeys) for node in walk(combine)):
+        return "what combines the branches reads sums over keys"
+    return {name: each for name, each in found.items() if isinstance(each, Decoder)}
+
+
+def _kept(one: HeadClass) -> _Kept:
+    """Of one class of heads; every key where nothing better is known."""
+    if one.facts.reach_back is not None:
+        return _Kept(0, max(one.facts.reach_back, 0))
+    leading, back = 0, 0
+    for segment in one.by_row:
+        match segment.touched:
+            case Interval(
+                low=Binary(op=BinaryOp.SUBTRACT, left=Symbol(name=Name.FIRST), right=Const(value=int(distance)))
+            ):
+                back = max(back, distance)
+            case Interval(low=Symbol(name=Name.FIRST)):
+                pass
+            case Interval(
+                low=None | Const(),
+                high=Const(value=int(high)) | Call(function="min", arguments=(_, Const(value=int(high)))),
+            ):
+                leading = max(leading, high + 1)
+            case _:
+                return _Kept(0, None)
+    return _Kept(leading, back)
+
+
+def _grows(one: HeadClass) -> bool:
+    """Whether every key comes into the run that all rows see, at its end, and never leaves it."""
+    if one.condition != TRUE or not one.by_row or any(Name.HEAD in _names(each) for each in one.by_row):
+        return False
+    touched, full = one.by_row[0].touched, one.by_row[0].full
+    if full is None or touched.low is not None or full.low is not None or full.high is None:
+        return False
+    return touched.when == TRUE and full.when == TRUE and _is_monotone(full.high)
+
+
+def _names(segment: Segment) -> frozenset[Name]:
+    ends = [segment.touched, *([] if segment.full is None else [segment.full])]
+    read = [part for end in ends for part in (end.low, end.high, end.when) if part is not None]
+    return frozenset(name for each in read for name in names_in(each))
+
+
+def _is_monotone(expr: Expr) -> bool:
+    """Whether an end of an interval never falls while rows go on."""
+    match expr:
+        case Const() | Symbol():
+            return True
+        case Binary(op=BinaryOp.ADD, left=left, right=right):
+            return _is_monotone(left) and _is_monotone(right)
+        case Binary(op=BinaryOp.SUBTRACT, left=left, right=Const()):
+            return _is_monotone(left)
+        case Binary(op=BinaryOp.FLOOR_DIVIDE, left=left, right=Const(value=value)) if value > 0:
+            return _is_monotone(left)
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=Const(value=value)) if value >= 0:
+            return _is_monotone(left)
+        case Binary(op=BinaryOp.MULTIPLY, left=Const(value=value), right=right) if value >= 0:
+            return _is_monotone(right)
+        case Call(function="min" | "max", arguments=arguments):
+            return all(map(_is_monotone, arguments))
+        case _:
+            return False
