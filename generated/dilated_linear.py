@@ -2597,7 +2597,7 @@ def _make_room(cache, fresh):
     """Let go of tokens that no later row asks for, and make room for new ones."""
     held = cache.position - cache.dropped
     low = min(max(cache.position - 508 - cache.dropped, 0), held)
-    room = max(2 * (held - low + fresh), _ROOM)
+    room = max(2 * (held - low) + fresh, _ROOM)
 
     def moved(x):
         new = x.new_empty(*x.shape[:2], room, *x.shape[3:])

@@ -1661,7 +1661,7 @@ def _near_make_room(cache, fresh):
     """Let go of tokens that no later row asks for, and make room for new ones."""
     held = cache.position - cache.dropped
     low = min(max(cache.position - 255 - cache.dropped, 0), held)
-    room = max(2 * (held - low + fresh), _ROOM)
+    room = max(2 * (held - low) + fresh, _ROOM)
 
     def moved(x):
         new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
@@ -3257,7 +3257,7 @@ def _far_make_room(cache, fresh):
     """Let go of tokens that no later row asks for, and make room for new ones."""
     held = cache.position - cache.dropped
     low = cache.summed - cache.dropped
-    room = max(2 * (held - low + fresh), _ROOM)
+    room = max(2 * (held - low) + fresh, _ROOM)
 
     def moved(x):
         new = x.new_empty(*x.shape[:2], room, *x.shape[3:])

@@ -1435,7 +1435,7 @@ def _make_room(cache, fresh):
     first = min(held, 4)  # these stay
     low = first + min(max(cache.position - 1019 - first - cache.dropped, 0), held - first)
     places = torch.cat((torch.arange(first), torch.arange(low, held))).to(cache.keys[0].device)
-    room = max(2 * (len(places) + fresh), _ROOM)
+    room = max(2 * len(places) + fresh, _ROOM)
 
     def moved(x):
         new = x.new_empty(*x.shape[:2], room, *x.shape[3:])

@@ -7,7 +7,24 @@ from dataclasses import dataclass
 from attncc.graph.core import Kind
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.ranges import HeadClass, Interval, Segment
-from attncc.spec.expr import TRUE, Binary, BinaryOp, Call, Const, Expr, Name, OverKeys, Symbol, names_in, walk
+from attncc.spec.expr import (
+    TRUE,
+    Binary,
+    BinaryOp,
+    Call,
+    Const,
+    Entry,
+    Expr,
+    Local,
+    Name,
+    OverKeys,
+    Symbol,
+    Token,
+    names_in,
+    substitute,
+    walk,
+)
+from attncc.spec.sides import Side, side_of
 
 _LENGTHS = frozenset({Name.QUERIES, Name.KEYS, Name.VALID})
 
@@ -48,6 +65,8 @@ def decoder_of(plan: Plan) -> Decoder | str:
     derived = [each.value for each in core.derived if each.value is not None]
     if any(names_in(each) & _LENGTHS for each in derived):
         return "what is derived from a token reads how many tokens there are"
+    if _looks_up_pairs(plan):
+        return "a table is looked up by a query and a key together, and only new tokens' indices are checked"
     kept = [_kept(each) for each in classes]
     by_distance = bool(core.of_kind(Kind.OFFSET_NUMBER))  # such numbers are told by places, which have to be dense
     bounded = all(each.back is not None for each in kept) and not (by_distance and any(each.leading for each in kept))
@@ -59,6 +78,24 @@ def decoder_of(plan: Plan) -> Decoder | str:
         reads_length=any(names_in(each) & _LENGTHS for each in fields),
         carries=any(isinstance(node, OverKeys) for each in derived for node in walk(each)),
     )
+
+
+def _looks_up_pairs(plan: Plan) -> bool:
+    """Whether an index into a table is of a query and a key together."""
+    core, data = plan.core, {each.name: each for each in plan.spec.data}
+    values: dict[Expr, Expr] = {
+        Local(each.name): each.value or Token(each.source or each.name)
+        for each in core.operands
+        if each.kind.is_of_token
+    }
+    indices = [
+        substitute(index, values)
+        for field in (core.score, core.weight, core.normalizer)
+        for each in walk(field)
+        if isinstance(each, Entry)
+        for index in each.indices
+    ]
+    return any(side_of(each, data) in (Side.PAIR, Side.OFFSET) for each in indices)
 
 
 def decoders_of(mixture: Mixture) -> dict[str, Decoder] | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from attncc.check.calls import inputs_of
 from attncc.check.fit import head_counts
 from attncc.check.sizes import Case
 from attncc.compiler import make_plan, read_source
+from attncc.diagnostics import AttnError
 from attncc.plan.decoder import decoder_of, decoders_of
 from attncc.plan.model import Plan
 from attncc.spec.data import Data, Size
@@ -117,9 +119,45 @@ def test_patterns(pattern: str, kind: str, tmp_path: Path) -> None:
     check(build(f"attention x {{ pattern = {PATTERNS[pattern]}; {KINDS[kind]} }}", tmp_path))
 
 
+ATOMS = (
+    "window(9)",
+    "chunk(12)",
+    "earlier_chunks(8)",
+    "stride(5)",
+    "global(3)",
+    "dilated(18, 0, 4)",
+    "i - j > 6",
+    "j < 20",
+)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_patterns_that_are_drawn(seed: int, tmp_path: Path) -> None:
+    """Whatever the pattern and the weight, rows of steps are those of the whole sequence."""
+    drawn = random.Random(seed)
+    pattern = "causal & (" + drawn.choice(ATOMS)
+    for _ in range(drawn.randint(0, 2)):
+        pattern += f" {drawn.choice('&|')} {drawn.choice(ATOMS)}"
+    weight = drawn.choice([*KINDS.values(), *WEIGHTS.values()])
+    try:
+        built = build(f"attention x {{ pattern = {pattern}); {weight} }}", tmp_path)
+    except AttnError as error:
+        assert "E301" in str(error)  # no pair is related
+        return
+    check(built)
+
+
 @pytest.mark.parametrize("name", BRANCHES)
 def test_branches(name: str, tmp_path: Path) -> None:
     check(build(f"attention x {{ {BRANCHES[name]} }}", tmp_path))
+
+
+def test_tables(tmp_path: Path) -> None:
+    """Tables that are looked up by a query, by a key or by their distance go along; by both together they do not."""
+    check(build("attention x { input t[80, 80]; pattern = causal; score = dot(q, k) + t[i, j] }", tmp_path))
+    check(build("attention x { input t[99]; pattern = causal; score = dot(q, k) + t[i - j] }", tmp_path))
+    text = "attention x { input t[40]; pattern = causal; score = dot(q, k) + t[(i + j) % 40] }"
+    assert not hasattr(build(text, tmp_path).module, "step")
 
 
 def test_a_branch_that_looks_ahead_has_no_step(tmp_path: Path) -> None:
