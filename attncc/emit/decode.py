@@ -28,6 +28,7 @@ class Decode:
     back: int | None
     sums: bool
     begins: bool
+    adds: bool  # whether parts of the pattern say if gradients are there already
     reads_length: bool
     carries: int  # how many running sums go on
     bounded: bool  # whether some keys are not kept
@@ -87,6 +88,7 @@ def decode_of(
         back=decoder.back,
         sums=decoder.sums,
         begins=form.begun or form.chained,
+        adds=plan.pieces is not None and plan.pieces.have_own_rows,
         reads_length=decoder.reads_length,
         carries=prologue.carried,
         bounded=decoder.sums or decoder.back is not None,

@@ -37,6 +37,8 @@ PATTERNS = {
     "of some heads": "by_head [causal, window(17), window(3), earlier_chunks(8)]",
     "window by head": "causal & i - j < 9 * (h + 1)",
     "strictly before": "j < i",
+    "rows on strips": "causal & (i - j < 5 | i % 6 == 5)",
+    "rows of some heads": "causal & (i - j < 5 | h < 2 & i % 4 == 1 | (i - j) % 7 == 0)",
 }
 SOFTMAX = "weight = exp(score)"
 KINDS = {"softmax": SOFTMAX, "elu": ELU, "decay": DECAY, "gated": GATED, "gated by channel": BY_CHANNEL}
