@@ -1,0 +1,188 @@
+"""States → the functions of the backward pass."""
+
+from __future__ import annotations
+
+from attncc.emit.torch_form.state_sums import SumPrinter
+from attncc.emit.writer import Writer
+from attncc.rewrite.backward import gradient_name
+from attncc.rewrite.reassociate import StateSum
+from attncc.spec.expr import Const, Expr, Local, walk
+
+
+class GradientPrinter(SumPrinter):
+    """Prints what states give to gradients of rows, and sums over rows to those of keys."""
+
+    def _of_sums(self) -> dict[str, Expr]:
+        """The gradients of sums by what backward has at hand: where it lacks something, no operand asks for it."""
+        known = {*self.uniform, *self.statistics()}
+
+        def read(expr: Expr) -> set[str]:
+            return {each.name for each in walk(expr) if isinstance(each, Local)}
+
+        return {name: expr for name, expr in self.plan.of_sums if read(expr) <= known}
+
+    def _print_sum_gradients(self, writer: Writer) -> None:
+        """Of each sum of a row the gradient, [batch * heads, group * rows, width or 1]."""
+        of_sums = self._of_sums()
+        arguments = ", ".join(["d_rows", *self.statistics()])
+        with writer.block(f"def _sum_gradients({arguments}, numbers, slab, heads):"):
+            writer.line('"""The gradients of the sums of a slab\'s rows, [batch * heads, group * rows, width]."""')
+            exprs = [of_sums[each.node] for each in self.states.sums if each.node in of_sums]
+            self.print_unpacking(writer, exprs)
+            found = []
+            for each in self.states.sums:
+                gradient = of_sums.get(each.node, Const(0.0))  # how many keys there are has none
+                written = self.plain(self.sum_texts, gradient, 6)
+                if each.of_values:
+                    factor = "" if gradient == Const(1) else f" * {written}"
+                    found.append(f"_by_state(d_rows{factor}, (*slab.shape, heads))")
+                else:
+                    self.used.add("_row")
+                    rows = f"_row({written}, d_rows, slab.shape)"
+                    found.append(f"_by_state({rows}, (*slab.shape, heads))")
+            writer.line(
+                f"return {', '.join(found)}{',' * (len(found) == 1)}" if len(found) > 1 else f"return ({found[0]},)"
+            )
+
+    def _row_feature_gradients(self, at: int) -> str:
+        """The gradient of a term's features of rows, by the states."""
+        parts = []
+        for place, (each, term) in enumerate(self.pairs()):
+            if term == at and self._has_gradient(each):
+                parts.append(f"torch.bmm(g{self.states.sums.index(each)}, s{place}.mT)")
+        return " + ".join(parts) or "None"
+
+    def _key_feature_gradients(self, at: int) -> str:
+        parts = []
+        for place, (each, term) in enumerate(self.pairs()):
+            if term == at and self._has_gradient(each):
+                parts.append(f"torch.bmm(values, s{place}.mT)" if each.of_values else f"s{place}.mT")
+        return " + ".join(parts) or "None"
+
+    def _has_gradient(self, each: StateSum) -> bool:
+        return each.node in self._of_sums()
+
+    def _print_row_gradients(self, writer: Writer) -> None:
+        statistics = "".join(f"{name}, " for name in self.statistics())
+        with writer.block(f"def _row_gradients(found, {self.row_names}d_rows, {statistics}numbers, heads, slab):"):
+            writer.line('"""What the keys that all rows of a slab see give to the gradients of rows."""')
+            self.slab_start(writer)
+            writer.line(f"gradients = _sum_gradients(d_rows, {statistics}numbers, slab, heads)")
+            names = ", ".join(f"g{at}" for at in range(len(self.states.sums)))
+            writer.line(f"{names}{',' * (len(self.states.sums) == 1)} = gradients")
+            writer.line("total = None")
+            with writer.block("for sums in filter(None, found):"):
+                self.print_loop(writer)
+                own = [each.name for each in self.row_gradients]
+                i = "i, " if self.rows.reads_position else ""
+                near, given = ("near, ", ", near=sums.near") if self.near else ("", "")
+                with writer.block(f"def features({', '.join(own)}{given}):"):
+                    writer.line(f"return _row_features({self.row_names}{i}{near}numbers, (*slab.shape, heads))")
+                d_features = [self._row_feature_gradients(at) for at in range(len(self.states.terms))]
+                writer.listing("d_features = (", [[each] for each in d_features], ")")
+                writer.line(f"own = _pulled(features, ({', '.join(own)},), d_features)")
+                writer.line("total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))")
+            writer.line("return total")
+
+    def _print_of_slab(self, writer: Writer) -> None:
+        statistics = "".join(f"{name}, " for name in self.statistics())
+        key_names = self.key_names if self.near else ""
+        with writer.block(f"def _of_slab({self.row_names}{key_names}d_rows, {statistics}numbers, heads, slab):"):
+            writer.line('"""What the rows of a slab add to the gradients of keys that all of them see."""')
+            self.slab_start(writer)
+            if self.near:
+                writer.line("blocks = slab.blocks")
+                if self.plan.pieces is None:
+                    writer.line("at = (slab.last if blocks.ahead else slab.first) - blocks.low")
+                else:
+                    writer.line("position = slab.part.rows.at(slab.last if blocks.ahead else slab.first)")
+                    writer.line("at = slab.part.keys.below(position) - blocks.low")
+                writer.line("at = min(max(at, 0), blocks.length - 1)")
+                dtype = "d_rows.dtype"
+                own = "".join(
+                    f"_keys_in({each.name}, blocks, slice(at, at + 1), {dtype}), " for each in self.keys.operands
+                )
+                heads = ", heads" if self.states.by_query_head else ""
+                writer.line(f"near = _near({own}{self.at_keys('blocks.low + at')}, numbers{heads})")
+            writer.line(f"{self.names('f')} = {self.row_call('near')}")
+            writer.line(f"gradients = _sum_gradients(d_rows, {statistics}numbers, slab, heads)")
+            names = ", ".join(f"g{at}" for at in range(len(self.states.sums)))
+            writer.line(f"{names}{',' * (len(self.states.sums) == 1)} = gradients")
+            found = []
+            for each, term in self.pairs():
+                at = self.states.sums.index(each)
+                found.append(f"torch.bmm(f{term}.mT, g{at})")
+            self.print_result(writer, found)
+
+    def _print_key_gradients(self, writer: Writer) -> None:
+        core = self.operands.core
+        own = [each.name for each in self.key_gradients]
+        with writer.block(f"def _key_gradients(found, {self.block_names()}, numbers{self.heads()}, blocks, block):"):
+            writer.line('"""What the rows that see all keys of a block give to the gradients of keys and of values."""')
+            self.block_start(writer, values=True)
+            writer.line(f"values = {self.values_by_head(core.values)}")
+            writer.line("total = None")
+            with writer.block("for sums in filter(None, found):"):
+                self.print_loop(writer)
+                j = "j, " if self.keys.reads_position else ""
+                near, given = ("near, " if own else "sums.near, ", ", near=sums.near") if self.near else ("", "")
+                call = f"_key_features({self.key_names}{j}{near}numbers{self.heads()})"
+                if own:
+                    with writer.block(f"def features({', '.join(own)}{given}):"):
+                        writer.line(f"return {call}")
+                    call = f"features({', '.join(own)})"
+                writer.line(f"{self.names('f')} = {call}")
+                d_values = [
+                    f"torch.bmm(f{term}, s{place})" for place, (each, term) in enumerate(self.pairs()) if each.of_values
+                ]
+                writer.line(f"d_values = {' + '.join(d_values)}")
+                writer.line(f"d_values = _by_key_head(d_values, {core.values}.shape)")
+                if own:
+                    d_features = [self._key_feature_gradients(at) for at in range(len(self.states.terms))]
+                    expanded = [
+                        [each if each == "None" else f"({each}).expand_as(f{at})"] for at, each in enumerate(d_features)
+                    ]
+                    writer.listing("d_features = (", expanded, ")")
+                    writer.line(f"own = (*_pulled(features, ({', '.join(own)},), d_features), d_values)")
+                else:
+                    writer.line("own = (d_values,)")
+                writer.line("total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))")
+            writer.line("return total")
+
+    def _print_add_key_gradients(self, writer: Writer) -> None:
+        """The second pass of backward, over blocks of keys."""
+        core = self.operands.core
+        gradients = [gradient_name(each.name) for each in self.key_gradients]
+        values = gradient_name(core.values)
+        statistics = [node.name for node in self.kernel.statistics if node.name != "delta"]
+        delta = ["out"] * self.plan.reads_delta + ["d_lse"] * (self.plan.reads_delta and self.plan.has_lse)
+        names = dict.fromkeys([*(each.name for each in (*self.rows.operands, *self.keys.operands)), core.values])
+        given = ", ".join([*names, "d_out", *statistics, *delta, "numbers", "heads"])
+        added = ", ".join(dict.fromkeys([*gradients, values]))
+        writer.listing("def _add_key_gradients(", [["slabs", *given.split(", ")], added.split(", ")], "):")
+        with writer.indented():
+            writer.line('"""Add what rows give to the gradients of keys that all rows of their slabs see."""')
+            writer.line()
+            with writer.block("def of_slab(slab):"):
+                writer.line("d_rows = _rows_in(d_out, slab)")
+                if self.plan.reads_delta:
+                    lost = " - _rows_of(d_lse, slab)" if self.plan.has_lse else ""
+                    writer.line(f"delta = (d_rows * _rows_in(out, slab)).sum(-1, keepdim=True){lost}")
+                keys = [each.name for each in self.keys.operands] if self.near else []
+                of_rows = ["delta" if name == "delta" else f"_rows_of({name}, slab)" for name in self.statistics()]
+                arguments = [*self.row_values, *keys, "d_rows", *of_rows]
+                writer.listing("return _of_slab(", [[*arguments, "_entries_of(numbers, slab)", "heads", "slab"]], ")")
+            writer.line()
+            with writer.block("for group in _by_blocks(slabs):"):
+                writer.line("blocks = group[0].blocks")
+                writer.line("own = _entries_of(numbers, blocks)")
+                writer.line(f"sums = _RunsOfBlocks(of_slab, {self.joined_by('blocks.ahead, True')}, group)")
+                with writer.block("for block in sums.order():"):
+                    names_of_block = f"{self.block_names()}, own{self.heads()}"
+                    writer.line(f"given = _key_gradients(sums.of(block), {names_of_block}, blocks, block)")
+                    with writer.block("if given is not None:"):
+                        writer.line("keys = blocks.keys(block)")
+                        for at, each in enumerate(self.key_gradients):
+                            own = "" if each.kind.is_vector else "[..., 0]"
+                            writer.line(f"{gradient_name(each.name)}[blocks.entries, :, keys] += given[{at}]{own}")
+                        writer.line(f"{values}[blocks.entries, :, keys] += given[{len(gradients)}]")

@@ -1,0 +1,145 @@
+"""States → the functions that sum features over keys, and what rows make of the sums."""
+
+from __future__ import annotations
+
+from attncc.emit.torch_form.state_texts import StateTexts
+from attncc.emit.writer import Writer
+
+
+class SumPrinter(StateTexts):
+    """Prints sums over blocks of keys and over runs of blocks, and the sums with which a slab's rows begin."""
+
+    def _print_joined(self, writer: Writer) -> None:
+        if not self.near:
+            with writer.block("def _joined(earlier, later):"):
+                writer.line('"""Sums over keys of two runs, one behind the other."""')
+                writer.line("return tuple(a + b for a, b in zip(earlier, later, strict=True))")
+            return
+        with writer.block("def _joined(to_later, turned, numbers, earlier, later):"):
+            writer.line(
+                '"""Sums over two runs, one behind the other, relative to what is near the later or the earlier.'
+            )
+            writer.line("")
+            writer.line("`turned` is for sums over rows, whose features grow where those of keys shrink.")
+            writer.line('"""')
+            writer.line("near = later.near if to_later else earlier.near")
+            with writer.block("def moved(sums):"):
+                writer.line("ends = (near, sums.near) if turned else (sums.near, near)")
+                writer.line("return sums.states if sums.near is near else _moved(sums.states, *ends, numbers)")
+            writer.line("states = zip(moved(earlier), moved(later), strict=True)")
+            writer.line("return _Sums(tuple(a + b for a, b in states), near)")
+
+    def values_by_head(self, name: str) -> str:
+        """The values, one for each state head."""
+        if self.states.by_query_head:
+            self.used.add("_of_heads")
+            return f"_of_heads({name}, heads).flatten(0, 1)"
+        return f"{name}.flatten(0, 1)"
+
+    def block_start(self, writer: Writer, values: bool) -> None:
+        """Names for what a block's functions read."""
+        core = self.operands.core
+        writer.line("keys = blocks.keys(block)")
+        writer.line(f"dtype = _wide({core.values}.dtype)")
+        names = [each.name for each in self.keys.operands]
+        for name in dict.fromkeys([*names, *([core.values] if values else [])]):
+            writer.line(f"{name} = _keys_in({name}, blocks, keys, dtype)")
+        if self.keys.reads_position:
+            place = f"torch.arange(keys.start, keys.stop, device={core.values}.device)"
+            writer.line(f"j = {self.at_keys(f'blocks.low + {place}[:, None]')}")
+
+    def _print_of_block(self, writer: Writer) -> None:
+        core = self.operands.core
+        with writer.block(f"def _of_block({self.block_names()}, numbers{self.heads()}, blocks, block):"):
+            writer.line('"""What the keys of a block add to the sums of rows that see all of them."""')
+            self.block_start(writer, values=True)
+            if self.near:
+                writer.line("at = 0 if blocks.ahead else keys.stop - keys.start - 1")
+                own = "".join(f"{each.name}[:, :, at : at + 1], " for each in self.keys.operands)
+                position = self.at_keys("blocks.low + keys.start + at")
+                writer.line(f"near = _near({own}{position}, numbers{self.heads()})")
+            j = "j, " if self.keys.reads_position else ""
+            near = "near, " if self.near else ""
+            writer.line(f"{self.names('f')} = _key_features({self.key_names}{j}{near}numbers{self.heads()})")
+            writer.line(f"values = {self.values_by_head(core.values)}")
+            found = [
+                f"torch.bmm(f{term}.mT, values)" if each.of_values else f"f{term}.sum(1)[..., None]"
+                for each, term in self.pairs()
+            ]
+            self.print_result(writer, found)
+
+    def _print_running(self, writer: Writer) -> None:
+        with writer.block(f"def _running_sums({self.block_names()}, numbers, heads):"):
+            writer.line('"""Sums over runs of blocks of keys, for the slabs of one pass."""')
+            writer.line()
+            with writer.block("def of_block(blocks, block):"):
+                own = f"_entries_of(numbers, blocks){self.heads()}"
+                writer.line(f"return _of_block({self.block_names()}, {own}, blocks, block)")
+            writer.line()
+            writer.line(f"return _RunsOfSlabs(of_block, {self.joined_by('not blocks.ahead, False')})")
+
+    def joined_by(self, flags: str) -> str:
+        if not self.near:
+            return "lambda _: _joined"
+        return f"lambda blocks: functools.partial(_joined, {flags}, _entries_of(numbers, blocks))"
+
+    def _at_rows(self, coordinate: str) -> str:
+        return coordinate if self.plan.pieces is None else f"slab.part.rows.at({coordinate})"
+
+    def print_result(self, writer: Writer, found: list[str]) -> None:
+        if self.near:
+            writer.listing("states = (", [[each] for each in found], ")")
+            writer.line("return _Sums(states, near)")
+        elif len(found) == 1:
+            writer.line(f"return ({found[0]},)")
+        else:
+            writer.listing("return (", [[each] for each in found], ")")
+
+    def slab_start(self, writer: Writer) -> None:
+        if self.rows.reads_position:
+            rows = self.operands.core.rows
+            i = f"torch.arange(slab.first, slab.last + 1, device={rows}.device)[:, None]"
+            writer.line(f"i = {self._at_rows(i)}")
+
+    def row_call(self, near: str) -> str:
+        i = "i, " if self.rows.reads_position else ""
+        near = f"{near}, " if self.near else ""
+        return f"_row_features({self.row_names}{i}{near}numbers, (*slab.shape, heads))"
+
+    def print_loop(self, writer: Writer) -> None:
+        """Names for the states of each run, and for the features of rows."""
+        writer.line(f"{self.names('s')} = sums.states" if self.near else f"{self.names('s')} = sums")
+
+    def _print_begun(self, writer: Writer) -> None:
+        with writer.block(f"def _begun(found, {self.row_names}numbers, heads, kv_heads, slab):"):
+            writer.line(
+                '"""The sums of a slab\'s rows over the keys that all of them see; None where there are none."""'
+            )
+            self.slab_start(writer)
+            writer.line("total = None")
+            with writer.block("for sums in filter(None, found):"):
+                self.print_loop(writer)
+                writer.line(f"{self.names('f')} = {self.row_call('sums.near')}")
+                writer.line("own = (")
+                with writer.indented():
+                    at = 0
+                    for each in self.states.sums:
+                        products = [f"torch.bmm(f{term}, s{at + place})" for place, term in enumerate(each.terms)]
+                        at += len(each.terms)
+                        writer.line(f"{' + '.join(products)},")
+                writer.line(")")
+                writer.line("total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))")
+            with writer.block("if total is None:"):
+                writer.line("return None")
+            names = [each.node for each in self.states.sums]
+            writer.line(f"{', '.join(names)}{',' * (len(names) == 1)} = total")
+            found = [
+                f"{each.node}.view({self._folded_shape(each.node)})"
+                if each.of_values
+                else f"{each.node}.view(*slab.shape, 1)"
+                for each in self.states.sums
+            ]
+            writer.line(f"return {', '.join(found)}{',' * (len(found) == 1)}")
+
+    def _folded_shape(self, name: str) -> str:
+        return f"slab.shape[0] * kv_heads, -1, {name}.shape[-1]"
