@@ -93,6 +93,8 @@ def plan_core(spec: Spec) -> Plan:
     if states is None or not states.has_exponents:
         graph, of_peaks, not_of_peaks = rewrite(graph, PEAKS)
         steps, refusals = (*steps, *of_peaks), (*refusals, *not_of_peaks)
+        if of_peaks and states is not None:
+            states, reason = None, "its exponentials may be large: only a running maximum keeps them in range"
     by_states, not_by_states = state_steps(states, reason, graph)
     by_domain, not_by_domain = domain_steps(domain, pieces, why_whole, spec.pattern, graph)
     at_least_zero = (each.name for each in core.derived if each.value is not None and never_negative(each.value))

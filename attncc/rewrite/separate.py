@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import reduce
-from itertools import product
 
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Axis, Op
+from attncc.rewrite.polynomials import Monomial, multiplied_out, opened, sealed
 from attncc.rewrite.separable import NO_EXPONENT, ONE, Exponent, Factor, Term
 from attncc.rewrite.slopes import plus, times
 from attncc.spec.expr import (
@@ -23,7 +21,6 @@ from attncc.spec.expr import (
     Const,
     Expr,
     Indicator,
-    Let,
     Local,
     Name,
     Negate,
@@ -41,9 +38,6 @@ MOST_TERMS = 8
 MOST_FACTORS = 3  # dot products that are multiplied: features of one are as many as all its widths multiplied
 _SIDE = {Name.I: Axis.ROW, Name.J: Axis.COLUMN}
 _ARITHMETIC = (BinaryOp.ADD, BinaryOp.SUBTRACT, BinaryOp.MULTIPLY)
-
-Polynomial = dict[tuple[tuple[Expr, int], ...], float | int]  # by the parts of a monomial its coefficient
-Monomial = tuple[float | int, tuple[tuple[Expr, int], ...]]  # a coefficient, and parts with their powers
 
 
 class NotSeparable(Exception):
@@ -75,7 +69,7 @@ class _Separation:
         """The terms of a number of pairs, alike ones added up."""
         prepared = self._prepared(self._inlined(self.graph[weight].value))
         found: dict[tuple[Expr, tuple[Factor, ...], Exponent], Expr] = {}
-        for monomial in _multiplied_out(prepared):
+        for monomial in multiplied_out(prepared):
             for term in self._assembled(monomial):
                 key = (term.key, term.factors, term.exponent)
                 found[key] = term.row if key not in found else Binary(BinaryOp.ADD, found[key], term.row)
@@ -114,7 +108,7 @@ class _Separation:
     def _prepared(self, expr: Expr) -> Expr:
         """The expression as a polynomial of parts of one side, which stand in Lets, and placeholders."""
         if not self._of_pair(expr):
-            return _sealed(expr)
+            return sealed(expr)
         match expr:
             case Local(name=name) if name in self.graph:
                 return self._placeholder(self.graph[name])
@@ -123,7 +117,7 @@ class _Separation:
             case Binary(op=BinaryOp.DIVIDE, left=left, right=Const(value=value)) if value:
                 return Binary(BinaryOp.MULTIPLY, self._prepared(left), Const(1 / value))
             case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if not self._of_pair(right):
-                return Binary(BinaryOp.MULTIPLY, self._prepared(left), _sealed(Binary(BinaryOp.DIVIDE, ONE, right)))
+                return Binary(BinaryOp.MULTIPLY, self._prepared(left), sealed(Binary(BinaryOp.DIVIDE, ONE, right)))
             case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
                 return Binary(BinaryOp.POWER, self._prepared(left), Const(power))
             case Binary(op=BinaryOp.POWER, left=base, right=exponent) if not self._axes(base):
@@ -135,7 +129,7 @@ class _Separation:
             case Call(function="cos" | "sin" as name, arguments=(angle,)):
                 return self._turned(name, angle)
             case Select(condition=condition, then=then, otherwise=otherwise) if not self._of_pair(condition):
-                yes, no = (_sealed(Indicator(each)) for each in (condition, Not(condition)))
+                yes, no = (sealed(Indicator(each)) for each in (condition, Not(condition)))
                 return plus(times(yes, self._prepared(then)), times(no, self._prepared(otherwise)))
             case _:
                 raise NotSeparable(f"`{_short(expr)}` is no sum of products of numbers of the query and of the key")
@@ -168,7 +162,7 @@ class _Separation:
             parts[side] = part if side not in parts else Binary(BinaryOp.ADD, parts[side], part)
         row = parts.get(Axis.ROW, Const(0))
         row = plus(row, parts[None]) if None in parts else row
-        return Call(name, (Binary(BinaryOp.ADD, _sealed(row), _sealed(parts[Axis.COLUMN])),))
+        return Call(name, (Binary(BinaryOp.ADD, sealed(row), sealed(parts[Axis.COLUMN])),))
 
     # --- sums of two sides ------------------------------------------------------------------------------------
 
@@ -180,7 +174,7 @@ class _Separation:
             (rest if position is None else slopes)[side or Axis.ROW].append(part if position is None else position)
         slope, other = (_total(slopes[side]) for side in (Axis.ROW, Axis.COLUMN))
         if slope is not None or other is not None:
-            if slope is None or other is None or _multiplied_out(plus(slope, other)):
+            if slope is None or other is None or multiplied_out(plus(slope, other)):
                 raise NotSeparable(f"the exponent of `{_short(whole)}` reads positions other than by their difference")
         return Exponent(slope, tuple(self._differences(rest[Axis.ROW], rest[Axis.COLUMN], whole)))
 
@@ -201,26 +195,26 @@ class _Separation:
 
     def _follows(self, row: Expr, key: Expr) -> bool:
         """Whether an exponent is a difference of one number of tokens, as of a sum along the sequence."""
-        return not _multiplied_out(plus(self._at_token(row), self._at_token(key)))
+        return not multiplied_out(plus(self._at_token(row), self._at_token(key)))
 
     def _at_token(self, expr: Expr) -> Expr:
         """A number of one side as one of a token, with the side forgotten."""
         match expr:
             case Local(name=name) | Vector(name=name) if name in self.sources:
-                return _sealed(self.sources[name])
+                return sealed(self.sources[name])
             case Symbol() | Const() | Local() | Vector():
-                return _sealed(expr)
+                return sealed(expr)
             case Binary(op=op) if op in _ARITHMETIC:
                 return rebuild(expr, self._at_token)
             case Negate():
                 return rebuild(expr, self._at_token)
             case _:
-                return _sealed(rebuild(expr, lambda each: _opened(self._at_token(each))))
+                return sealed(rebuild(expr, lambda each: opened(self._at_token(each))))
 
     def _summands(self, expr: Expr, whole: Expr) -> Iterator[tuple[Axis | None, Expr | None, Expr]]:
         """A sum as its summands of one side each: the side, the factor of a position if it is one, and the whole."""
-        for coefficient, powers in _multiplied_out(self._opened_sum(expr)):
-            parts = [(_opened(each), power) for each, power in powers]
+        for coefficient, powers in multiplied_out(self._opened_sum(expr)):
+            parts = [(opened(each), power) for each, power in powers]
             sides = set().union(*(self._axes(each) for each, _ in parts)) if parts else set()
             if len(sides) > 1:
                 raise NotSeparable(f"`{_short(whole)}` does not come apart into the query's part and the key's")
@@ -244,11 +238,11 @@ class _Separation:
                 return Binary(BinaryOp.MULTIPLY, self._opened_sum(left), Const(1 / value))
             case Binary(op=BinaryOp.DIVIDE, left=left, right=right) if not self._axes(right):
                 inverse = Binary(BinaryOp.DIVIDE, ONE, right)
-                return Binary(BinaryOp.MULTIPLY, self._opened_sum(left), _sealed(inverse))
+                return Binary(BinaryOp.MULTIPLY, self._opened_sum(left), sealed(inverse))
             case Local(name=name) if self.graph[name].is_tile or self.graph[name].axes == (Axis.OFFSET,):
                 raise NotSeparable(f"the exponent reads `{name}`, a number of the pair")
             case _:
-                return _sealed(expr)
+                return sealed(expr)
 
     # --- channels ---------------------------------------------------------------------------------------------
 
@@ -256,7 +250,7 @@ class _Separation:
         """A sum over channels of a formula of both sides' vectors, as a sum of factors times numbers."""
         inner = _Separation(self.graph, self.sources)
         total: Expr = Const(0)
-        for coefficient, powers in _multiplied_out(inner._prepared(node.value)):
+        for coefficient, powers in multiplied_out(inner._prepared(node.value)):
             exponents = {part: found for part, found in inner.exponents.items() if _has_vector(found)}
             inside = tuple(each for each in powers if each[0] in exponents or _reads_vector(each[0]))
             (term,) = inner._assembled((1, inside))
@@ -284,7 +278,7 @@ class _Separation:
             elif part in self.exponents:
                 exponents += [self.exponents[part]] * power
             else:
-                inner = _opened(part)
+                inner = opened(part)
                 is_key = Axis.COLUMN in self._axes(inner)
                 sides[Axis.COLUMN if is_key else Axis.ROW].append((inner, power))
         if len(factors) > MOST_FACTORS:
@@ -306,73 +300,6 @@ def _has_vector(exponent: Exponent) -> bool:
 _POSITIONS = (Symbol(Name.I), Symbol(Name.J))
 
 
-def _sealed(expr: Expr) -> Expr:
-    """A part that the polynomial takes as it is."""
-    return expr if isinstance(expr, Const) else Let("", expr)
-
-
-def _opened(expr: Expr) -> Expr:
-    """The part itself, in whatever stands around it."""
-    match expr:
-        case Let(name="", value=value):
-            return value
-        case Call(arguments=(Let(name="", value=value),)):
-            return replace(expr, arguments=(value,))
-        case _:
-            return expr
-
-
-def _multiplied_out(expr: Expr) -> tuple[Monomial, ...]:
-    """The monomials of a polynomial; sympy, which takes long to load, multiplies sums by sums and turns angles."""
-    plain = _plainly(expr)
-    if plain is not None:
-        return tuple((coefficient, powers) for powers, coefficient in plain.items() if coefficient != 0)
-    from attncc.rewrite.symbolic import multiplied_out
-
-    return multiplied_out(expr)
-
-
-def _plainly(expr: Expr) -> Polynomial | None:
-    """The coefficients of monomials where no sum is multiplied by a sum; None where one is."""
-    match expr:
-        case Const(value=int() | float() as value) if not isinstance(value, bool):
-            return {(): value}
-        case Negate(operand=operand):
-            return _plain_product({(): -1}, _plainly(operand))
-        case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT as op, left=left, right=right):
-            one, other = _plainly(left), _plainly(right)
-            if one is None or other is None:
-                return None
-            sign = 1 if op is BinaryOp.ADD else -1
-            return {each: one.get(each, 0) + sign * other.get(each, 0) for each in {**one, **other}}
-        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
-            return _plain_product(_plainly(left), _plainly(right))
-        case Binary(op=BinaryOp.DIVIDE, left=left, right=Const(value=value)) if value:
-            return _plain_product(_plainly(left), {(): 1 / value})
-        case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
-            return reduce(_plain_product, [_plainly(left)] * power)
-        case Binary() | Call(function="cos" | "sin"):
-            return None
-        case _:
-            return {((expr, 1),): 1}
-
-
-def _plain_product(
-    one: Polynomial | None,
-    other: Polynomial | None,
-) -> Polynomial | None:
-    if one is None or other is None or min(len(one), len(other)) > 1:
-        return None
-    found: Polynomial = {}
-    for (left, a), (right, b) in product(one.items(), other.items()):
-        powers: dict[Expr, int] = {}
-        for part, power in (*left, *right):
-            powers[part] = powers.get(part, 0) + power
-        monomial = tuple(sorted(powers.items(), key=lambda each: repr(each[0])))
-        found[monomial] = found.get(monomial, 0) + a * b
-    return found
-
-
 def _log(base: Expr) -> Expr:
     if isinstance(base, Const):
         if base.value <= 0:
@@ -385,6 +312,8 @@ def _sum(one: Exponent, other: Exponent) -> Exponent:
     def both(left: Expr | None, right: Expr | None) -> Expr | None:
         if left is None or right is None:
             return right if left is None else left
+        if isinstance(left, Const) and isinstance(right, Const):
+            return Const(left.value + right.value)
         return plus(left, right)
 
     return Exponent(both(one.slope, other.slope), one.differences + other.differences)
