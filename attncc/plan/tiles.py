@@ -65,6 +65,8 @@ _OF_SEVERAL_PRODUCTS: dict[tuple[str, int, int], tuple[tuple[int, int, int, int]
     ("backward_rows", 2, 128): ((64, 32, 8, 2), (64, 32, 4, 2)),
 }
 
+SMALLEST = (16, 16, 4, 1)
+
 
 def tiles_for(*graphs: Graph) -> tuple[Tiles, ...]:
     """The lists for the kernels of some graphs."""
@@ -80,7 +82,13 @@ def tiles_for(*graphs: Graph) -> tuple[Tiles, ...]:
         own |= _BY_CHANNEL
     if any(sum(node.op is Op.SPREAD and Axis.COLUMN in node.axes for node in graph) > 1 for graph in graphs):
         own |= _BY_CHANNEL_OF_SEVERAL
+    found = {key: own.get(key, tries) for key, tries in _TRIES.items()}
     return tuple(
-        Tiles(kernel, size, width, tuple(Tile(*each) for each in own.get((kernel, size, width), tries)))
-        for (kernel, size, width), tries in _TRIES.items()
+        Tiles(kernel, size, width, tuple(Tile(*each) for each in (*tries, *_last(size, width))))
+        for (kernel, size, width), tries in found.items()
     )
+
+
+def _last(size: int, width: int) -> tuple[tuple[int, int, int, int], ...]:
+    """A tile for which every device has room, where the others of a list are large."""
+    return (SMALLEST,) if (size, width) == (2, 128) else ()

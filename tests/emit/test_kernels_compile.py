@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from attncc.check.kernel_text import TileLoop, distinct, kernels_of
 from attncc.check.offline import TARGETS, Measurement, loop_fault, measure, signature, tiles_of, workers
 from attncc.plan.model import Tile
+from attncc.plan.tiles import SMALLEST
 
 GENERATED = Path(__file__).parents[2] / "generated"
 MODULES = sorted(GENERATED.glob("*.py"))
@@ -40,8 +41,10 @@ def compiler() -> Iterator[ProcessPoolExecutor]:
 def first_that_fits(
     compiler: ProcessPoolExecutor, path: Path, kernel: str, target: str, d: int
 ) -> tuple[Tile, Measurement]:
-    """A config of the list that satisfies its bar; otherwise the last one tried."""
+    """A config of the list that satisfies its bar; otherwise the last one tried. Deep cases take a larger tile."""
     tiles = compiler.submit(tiles_of, path, kernel, 2, d, target).result()
+    if (path.stem, kernel) in CHOSEN:
+        tiles = [tile for tile in tiles if tile != Tile(*SMALLEST)]
     for tile in sorted(tiles, key=lambda tile: tile.rows * tile.columns / tile.warps):  # small ones compile sooner
         found = compiler.submit(measure, path, kernel, tile, target, d).result()
         if found.ok and found.spills <= TARGETS[target].few_spills:
