@@ -91,4 +91,4 @@ def tiles_for(*graphs: Graph) -> tuple[Tiles, ...]:
 
 def _last(size: int, width: int) -> tuple[tuple[int, int, int, int], ...]:
     """A tile for which every device has room, where the others of a list are large."""
-    return (SMALLEST,) if (size, width) == (2, 128) else ()
+    return (SMALLEST,) if size == 2 and width <= 128 else ()

@@ -40,6 +40,9 @@ def derivative(expr: Expr, variable: Expr) -> Expr:
             # No choice of sides: where relu is 0, so is its power.
             lower = base if power == 2 else Binary(BinaryOp.POWER, base, Const(power - 1))
             return times(times(Const(power), lower), derivative(argument, variable))
+        case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 1:
+            lower = left if power == 2 else Binary(BinaryOp.POWER, left, Const(power - 1))
+            return times(times(Const(power), lower), derivative(left, variable))
         case Select(condition=condition, then=then, otherwise=otherwise):
             # A choice of derivatives, not a sum of products with 0: the other branch may have no value here.
             return Select(condition, derivative(then, variable), derivative(otherwise, variable))
