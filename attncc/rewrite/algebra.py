@@ -41,8 +41,8 @@ def derivative(expr: Expr, variable: Expr) -> Expr:
             lower = base if power == 2 else Binary(BinaryOp.POWER, base, Const(power - 1))
             return times(times(Const(power), lower), derivative(argument, variable))
         case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 1:
-            lower = left if power == 2 else Binary(BinaryOp.POWER, left, Const(power - 1))
-            return times(times(Const(power), lower), derivative(left, variable))
+            lowered = left if power == 2 else Binary(BinaryOp.POWER, left, Const(power - 1))
+            return times(times(Const(power), lowered), derivative(left, variable))
         case Select(condition=condition, then=then, otherwise=otherwise):
             # A choice of derivatives, not a sum of products with 0: the other branch may have no value here.
             return Select(condition, derivative(then, variable), derivative(otherwise, variable))
