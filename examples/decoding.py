@@ -1,4 +1,4 @@
-"""How long a step takes after a short and after a long context: `python benchmarks/decode.py [NAME …]`.
+"""How long a step takes after a short and after a long context: `python examples/decoding.py [NAME …]`.
 
 Modules are those of `generated/` whose attention takes q, k and v alone; a step that reads a bounded state should take
 as long after 100,000 tokens as after 100. The two are timed in turn.
