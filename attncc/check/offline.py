@@ -89,7 +89,8 @@ def tiles_of(path: Path, kernel: str, size: int, width: int, target: str) -> tup
     # A branch's lists bear its name where another branch has others, also beside kernels that only one branch has.
     launch = re.search(rf"\b(\w*)_launch\({function_of(kernel)}\b", path.read_text(encoding="utf-8"))
     assert launch is not None, f"nothing launches {kernel}"
-    lists = getattr(module, f"{launch[1]}_TILES")
+    name = f"{launch[1]}_TILES"
+    lists = getattr(module, name if hasattr(module, name) else "_TILES")
     tiles = [Tile(*each) for each in lists[own, size, max(64, _block(width))]]
     return tuple(tile for tile in tiles if tile.warps <= TARGETS[target].most_warps) or tuple(tiles)
 
