@@ -2171,7 +2171,7 @@ def _newest(cache, q_of_row, scale):
     return outs
 
 
-def _taken(cache, q, k, v, scale):
+def _checked_with(cache, q, k, v, scale):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -2206,7 +2206,7 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    prepared = _taken(cache, q, k, v, scale)
+    prepared = _checked_with(cache, q, k, v, scale)
     q_of_row, k_of_key, v, scale, *_ = prepared
     out, lse = _newest(cache, q_of_row, scale)
     return (out, lse, cache) if return_lse else (out, cache)
@@ -2230,7 +2230,7 @@ def prefill(
     """
     out, lse = attention(q, k, v, scale=scale, return_lse=True, form=form)
     cache = Cache()
-    prepared = _taken(cache, q, k, v, scale)
+    prepared = _checked_with(cache, q, k, v, scale)
     q_of_row, k_of_key, v, scale, *_ = prepared
     call = _Call(q_of_row.shape[2], v.shape[2], q_of_row.shape[1], 0)
     _, (_, full) = _segments(cache.position, cache.position, call)[0]

@@ -1468,7 +1468,7 @@ def _one_newest(cache, q, scale):
     return outs
 
 
-def _one_taken(cache, q, k, v, scale):
+def _one_checked_with(cache, q, k, v, scale):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -1502,7 +1502,7 @@ def _one_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    prepared = _one_taken(cache, q, k, v, scale)
+    prepared = _one_checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     out, lse = _one_newest(cache, q, scale)
     return (out, lse, cache) if return_lse else (out, cache)
@@ -1526,7 +1526,7 @@ def _one_prefill(
     """
     out, lse = _one(q, k, v, scale=scale, return_lse=True, form=form)
     cache = _OneCache()
-    _one_taken(cache, q, k, v, scale)
+    _one_checked_with(cache, q, k, v, scale)
     return (out, lse, cache) if return_lse else (out, cache)
 
 
@@ -2485,7 +2485,7 @@ def _two_newest(cache, q2, scale):
     return outs
 
 
-def _two_taken(cache, v, q2, k2, scale):
+def _two_checked_with(cache, v, q2, k2, scale):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         v.shape[2] == q2.shape[2],
@@ -2520,7 +2520,7 @@ def _two_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    prepared = _two_taken(cache, v, q2, k2, scale)
+    prepared = _two_checked_with(cache, v, q2, k2, scale)
     q2, k2, v, scale, *_ = prepared
     out, lse = _two_newest(cache, q2, scale)
     return (out, lse, cache) if return_lse else (out, cache)
@@ -2544,7 +2544,7 @@ def _two_prefill(
     """
     out, lse = _two(v, q2, k2, scale=scale, return_lse=True, form=form)
     cache = _TwoCache()
-    _two_taken(cache, v, q2, k2, scale)
+    _two_checked_with(cache, v, q2, k2, scale)
     return (out, lse, cache) if return_lse else (out, cache)
 
 

@@ -1676,7 +1676,7 @@ def _sums_newest(cache, q, scale):
     return outs[0]
 
 
-def _sums_taken(cache, q, k, scale):
+def _sums_checked_with(cache, q, k, scale):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -1702,7 +1702,7 @@ def _sums_step(q: Tensor, k: Tensor, cache: _SumsCache, *, scale: float | None =
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    prepared = _sums_taken(cache, q, k, scale)
+    prepared = _sums_checked_with(cache, q, k, scale)
     q, k_of_key, scale, *_ = prepared
     return _sums_newest(cache, q, scale), cache
 
@@ -1717,7 +1717,7 @@ def _sums_prefill(q: Tensor, k: Tensor, *, scale: float | None = None, form: str
     """
     out = _sums(q, k, scale=scale, form=form)
     cache = _SumsCache()
-    prepared = _sums_taken(cache, q, k, scale)
+    prepared = _sums_checked_with(cache, q, k, scale)
     q, k_of_key, scale, *_ = prepared
     call = _Call(q.shape[2], k_of_key.shape[2], q.shape[1], 0)
     _, (_, full) = _segments(cache.position, cache.position, call)[0]
@@ -2941,7 +2941,7 @@ def _mean_newest(cache, q_of_row, scale):
     return outs[0]
 
 
-def _mean_taken(cache, q, k, v, sums, scale):
+def _mean_checked_with(cache, q, k, v, sums, scale):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -2969,7 +2969,7 @@ def _mean_step(
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    prepared = _mean_taken(cache, q, k, v, sums, scale)
+    prepared = _mean_checked_with(cache, q, k, v, sums, scale)
     q_of_row, k_of_key, v, scale, *_ = prepared
     return _mean_newest(cache, q_of_row, scale), cache
 
@@ -2992,7 +2992,7 @@ def _mean_prefill(
     """
     out = _mean(q, k, v, sums, scale=scale, form=form)
     cache = _MeanCache()
-    prepared = _mean_taken(cache, q, k, v, sums, scale)
+    prepared = _mean_checked_with(cache, q, k, v, sums, scale)
     q_of_row, k_of_key, v, scale, *_ = prepared
     call = _Call(q_of_row.shape[2], v.shape[2], q_of_row.shape[1], 0)
     _, (_, full) = _segments(cache.position, cache.position, call)[0]

@@ -2676,7 +2676,7 @@ def _newest(cache, q, G_whole_of_row, G_rest_of_row, scale):
     return outs[0]
 
 
-def _taken(cache, q, k, v, g, scale):
+def _checked_with(cache, q, k, v, g, scale):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -2704,7 +2704,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, cache: Cache, *, scale: flo
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    prepared = _taken(cache, q, k, v, g, scale)
+    prepared = _checked_with(cache, q, k, v, g, scale)
     q, k, v, G_whole_of_row, G_rest_of_row, G_whole_of_key, G_rest_of_key, scale, *_ = prepared
     return _newest(cache, q, G_whole_of_row, G_rest_of_row, scale), cache
 
@@ -2727,7 +2727,7 @@ def prefill(
     """
     out = attention(q, k, v, g, scale=scale, form=form)
     cache = Cache()
-    prepared = _taken(cache, q, k, v, g, scale)
+    prepared = _checked_with(cache, q, k, v, g, scale)
     q, k, v, G_whole_of_row, G_rest_of_row, G_whole_of_key, G_rest_of_key, scale, *_ = prepared
     call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
     _, (_, full) = _segments(cache.position, cache.position, call)[0]

@@ -1686,7 +1686,7 @@ def _newest(cache, q, bias):
     return outs[0]
 
 
-def _taken(cache, q, k, v, bias):
+def _checked_with(cache, q, k, v, bias):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -1712,7 +1712,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: Cache):
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    prepared = _taken(cache, q, k, v, bias)
+    prepared = _checked_with(cache, q, k, v, bias)
     q, k, v, bias_by_offset, *_ = prepared
     return _newest(cache, q, bias), cache
 

@@ -1444,7 +1444,7 @@ def _newest(cache, q):
     return outs[0]
 
 
-def _taken(cache, q, k, v):
+def _checked_with(cache, q, k, v):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -1469,7 +1469,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache):
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    prepared = _taken(cache, q, k, v)
+    prepared = _checked_with(cache, q, k, v)
     q, k, v, *_ = prepared
     return _newest(cache, q), cache
 
@@ -1484,7 +1484,7 @@ def prefill(q: Tensor, k: Tensor, v: Tensor, *, form: str | None = None):
     """
     out = attention(q, k, v, form=form)
     cache = Cache()
-    _taken(cache, q, k, v)
+    _checked_with(cache, q, k, v)
     return out, cache
 
 

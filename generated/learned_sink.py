@@ -1618,7 +1618,7 @@ def _newest(cache, q, sink_of_row, scale):
     return outs
 
 
-def _taken(cache, q, k, v, sink, scale):
+def _checked_with(cache, q, k, v, sink, scale):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -1654,7 +1654,7 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    prepared = _taken(cache, q, k, v, sink, scale)
+    prepared = _checked_with(cache, q, k, v, sink, scale)
     q, k, v, sink_of_row, scale, *_ = prepared
     out, lse = _newest(cache, q, sink_of_row, scale)
     return (out, lse, cache) if return_lse else (out, cache)
@@ -1679,7 +1679,7 @@ def prefill(
     """
     out, lse = attention(q, k, v, sink, scale=scale, return_lse=True, form=form)
     cache = Cache()
-    _taken(cache, q, k, v, sink, scale)
+    _checked_with(cache, q, k, v, sink, scale)
     return (out, lse, cache) if return_lse else (out, cache)
 
 

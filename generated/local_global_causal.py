@@ -1780,7 +1780,7 @@ def _near_newest(cache, q, bias):
     return outs[0]
 
 
-def _near_taken(cache, q, k, v, bias):
+def _near_checked_with(cache, q, k, v, bias):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -1806,7 +1806,7 @@ def _near_step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: _NearCache)
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    prepared = _near_taken(cache, q, k, v, bias)
+    prepared = _near_checked_with(cache, q, k, v, bias)
     q, k, v, bias_by_offset, *_ = prepared
     return _near_newest(cache, q, bias), cache
 
@@ -1821,7 +1821,7 @@ def _near_prefill(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, *, form: str | 
     """
     out = _near(q, k, v, bias, form=form)
     cache = _NearCache()
-    _near_taken(cache, q, k, v, bias)
+    _near_checked_with(cache, q, k, v, bias)
     _near_make_room(cache, 1)
     return out, cache
 
@@ -3385,7 +3385,7 @@ def _far_newest(cache, q2, scale):
     return outs[0]
 
 
-def _far_taken(cache, v, q2, k2, scale):
+def _far_checked_with(cache, v, q2, k2, scale):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         v.shape[2] == q2.shape[2],
@@ -3411,7 +3411,7 @@ def _far_step(v: Tensor, q2: Tensor, k2: Tensor, cache: _FarCache, *, scale: flo
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    prepared = _far_taken(cache, v, q2, k2, scale)
+    prepared = _far_checked_with(cache, v, q2, k2, scale)
     q2, k2, v, scale, *_ = prepared
     return _far_newest(cache, q2, scale), cache
 
@@ -3428,7 +3428,7 @@ def _far_prefill(
     """
     out = _far(v, q2, k2, scale=scale, form=form)
     cache = _FarCache()
-    prepared = _far_taken(cache, v, q2, k2, scale)
+    prepared = _far_checked_with(cache, v, q2, k2, scale)
     q2, k2, v, scale, *_ = prepared
     call = _Call(q2.shape[2], v.shape[2], q2.shape[1], 0)
     _, (_, full) = _far_segments(cache.position, cache.position, call)[0]

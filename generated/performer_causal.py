@@ -2215,7 +2215,7 @@ def _newest(cache, a_of_row, random_of_row, scale):
     return outs[0]
 
 
-def _taken(cache, q, k, v, random, scale):
+def _checked_with(cache, q, k, v, random, scale):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -2243,7 +2243,7 @@ def step(
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    prepared = _taken(cache, q, k, v, random, scale)
+    prepared = _checked_with(cache, q, k, v, random, scale)
     a_of_row, b_of_key, v, random_of_row, scale, *_ = prepared
     return _newest(cache, a_of_row, random_of_row, scale), cache
 
@@ -2266,7 +2266,7 @@ def prefill(
     """
     out = attention(q, k, v, random, scale=scale, form=form)
     cache = Cache()
-    prepared = _taken(cache, q, k, v, random, scale)
+    prepared = _checked_with(cache, q, k, v, random, scale)
     a_of_row, b_of_key, v, random_of_row, scale, *_ = prepared
     call = _Call(a_of_row.shape[2], v.shape[2], a_of_row.shape[1], 0)
     _, (_, full) = _segments(cache.position, cache.position, call)[0]

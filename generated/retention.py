@@ -1972,7 +1972,7 @@ def _newest(cache, q, scale):
     return outs[0]
 
 
-def _taken(cache, q, k, v, scale):
+def _checked_with(cache, q, k, v, scale):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -1997,7 +1997,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache, *, scale: float | None =
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    prepared = _taken(cache, q, k, v, scale)
+    prepared = _checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     return _newest(cache, q, scale), cache
 
@@ -2014,7 +2014,7 @@ def prefill(
     """
     out = attention(q, k, v, scale=scale, form=form)
     cache = Cache()
-    prepared = _taken(cache, q, k, v, scale)
+    prepared = _checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
     _, (_, full) = _segments(cache.position, cache.position, call)[0]

@@ -1865,7 +1865,7 @@ def _newest(cache, q, bias):
     return outs
 
 
-def _taken(cache, q, k, v, bias):
+def _checked_with(cache, q, k, v, bias):
     """New tokens, added to the cache: what the passes read of them."""
     _expect(
         k.shape[2] == q.shape[2],
@@ -1892,7 +1892,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: Cache, *, return_
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    prepared = _taken(cache, q, k, v, bias)
+    prepared = _checked_with(cache, q, k, v, bias)
     q, k, v, bias_by_offset, *_ = prepared
     out, lse = _newest(cache, q, bias)
     return (out, lse, cache) if return_lse else (out, cache)
@@ -1916,7 +1916,7 @@ def prefill(
     """
     out, lse = attention(q, k, v, bias, return_lse=True, form=form)
     cache = Cache()
-    _taken(cache, q, k, v, bias)
+    _checked_with(cache, q, k, v, bias)
     return (out, lse, cache) if return_lse else (out, cache)
 
 

@@ -83,7 +83,7 @@ def test_triton(name: str, tmp_path: Path) -> None:
     planned = plan(built.spec)
     by_channel = not isinstance(planned, Mixture) and any(node.op is Op.CHANNELS for node in planned.gpu.forward)
     cases = [case for case in (NARROW if by_channel else CASES) if case.heads in heads and fits(built.spec, case)]
-    assert len(cases) >= 4
+    assert len(cases) >= 3  # a query whose own gate is read has to stand at a key
     verdicts = [compare(built.module, built.spec, case, "triton") for case in cases]
     assert all(map(right, verdicts)), "\n".join(each.text for each in verdicts if not right(each))
 
