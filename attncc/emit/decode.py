@@ -34,14 +34,12 @@ class Decode:
     bounded: bool  # whether some keys are not kept
     low: str  # how many of the tokens that the cache holds no later row asks for
     columns: str
-    columns_assigned: str
     column_names: list[str]
     listed: str
     state_heads: bool
     distances: str
     distance_names: str
     given: str
-    passed: str
     numbers_call: str
     n: str
     m: str
@@ -52,8 +50,6 @@ class Decode:
     signature: str
     step_options: str
     prefill_options: str
-    data_words: str
-    shortcut: bool
 
 
 def decode_of(
@@ -81,7 +77,6 @@ def decode_of(
         low = "cache.summed - cache.dropped"
     elif decoder.back is not None:
         low = f"min(max(cache.position - {decoder.back} - cache.dropped, 0), held)"
-    several = "," * (len(columns) == 1)
     return Decode(
         keeps=decoder_text(decoder),
         leading=decoder.leading,
@@ -93,15 +88,13 @@ def decode_of(
         carries=prologue.carried,
         bounded=decoder.sums or decoder.back is not None,
         low=low,
-        columns=", ".join(columns) + several,
-        columns_assigned=", ".join(columns) + several,
+        columns=", ".join(columns) + "," * (len(columns) == 1),
         column_names=columns,
         listed=listed(columns),
         state_heads=plan.states is not None and plan.states.by_query_head,
         distances=prologue.distances() if offsets else "",
         distance_names=", ".join(offsets) + "," * (len(offsets) == 1),
         given=", ".join([*given, *more]),
-        passed=", ".join([*given, *more]),
         numbers_call=texts.numbers_call(rows=rows, values=values),
         n=length or f"{core.rows}.shape[2]",
         m=length or f"{core.values}.shape[2]",
@@ -112,6 +105,4 @@ def decode_of(
         signature=", ".join(f"{name}: Tensor" for name in data),
         step_options="".join(f", {each}" for each in ["*", *optional] if optional),
         prefill_options="".join(f", {each}" for each in options),
-        data_words=", ".join(data),
-        shortcut=not decoder.reads_length,
     )

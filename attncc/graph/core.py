@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from attncc.spec.expr import Expr
+from attncc.spec.expr import Expr, Token
 
 
 class Kind(Enum):
@@ -55,6 +55,11 @@ class Operand:
     source: str | None = None
     like: str | None = None
     wide: bool = False
+
+    @property
+    def formula(self) -> Expr:
+        """What it holds, in declared data."""
+        return Token(self.source or self.name) if self.value is None else self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncc.graph.core import Core, Operand
+from attncc.graph.core import Core
 from attncc.graph.ir import Graph, describe
 from attncc.plan.pieces import Pieces
 from attncc.plan.ranges import Domain
@@ -12,14 +12,16 @@ from attncc.rewrite.reassociate import States, states_of
 from attncc.rewrite.separable import Exponent, Term
 from attncc.rewrite.separate import STATEMENT as SEPARATE
 from attncc.rewrite.separate import NotSeparable
-from attncc.spec.expr import AtRow, Binary, BinaryOp, Const, Expr, Let, Local, Token, rebuild
+from attncc.spec.expr import AtRow, Binary, BinaryOp, Const, Expr, Let, Local, rebuild
 from attncc.spec.text import text
 
 
 def associate(graph: Graph, core: Core, domain: Domain, pieces: Pieces | None) -> tuple[States | None, str]:
     """The states of a graph without peaks, or None and why there are none."""
     try:
-        states = states_of(graph, {each.name: _of_token(each) for each in core.operands if each.kind.is_of_token})
+        states = states_of(
+            graph, {each.name: _without_side(each.formula) for each in core.operands if each.kind.is_of_token}
+        )
     except NotSeparable as error:
         return None, str(error)
     classes = [*domain.classes]
@@ -30,12 +32,8 @@ def associate(graph: Graph, core: Core, domain: Domain, pieces: Pieces | None) -
     return states, ""
 
 
-def _of_token(operand: Operand) -> Expr:
-    """What an operand holds, with the side of the token forgotten."""
-    return _without_side(Token(operand.source or operand.name) if operand.value is None else operand.value)
-
-
 def _without_side(expr: Expr) -> Expr:
+    """What an operand holds, with the side of the token forgotten."""
     match expr:
         case Let(value=value) | AtRow(value=value):
             return _without_side(value)

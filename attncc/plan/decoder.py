@@ -19,7 +19,6 @@ from attncc.spec.expr import (
     Name,
     OverKeys,
     Symbol,
-    Token,
     names_in,
     substitute,
     walk,
@@ -83,11 +82,7 @@ def decoder_of(plan: Plan) -> Decoder | str:
 def _looks_up_pairs(plan: Plan) -> bool:
     """Whether an index into a table is of a query and a key together."""
     core, data = plan.core, {each.name: each for each in plan.spec.data}
-    values: dict[Expr, Expr] = {
-        Local(each.name): each.value or Token(each.source or each.name)
-        for each in core.operands
-        if each.kind.is_of_token
-    }
+    values: dict[Expr, Expr] = {Local(each.name): each.formula for each in core.operands if each.kind.is_of_token}
     indices = [
         substitute(index, values)
         for field in (core.score, core.weight, core.normalizer)

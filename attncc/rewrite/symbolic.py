@@ -109,7 +109,7 @@ class _Conversion:
             case Negate(operand=operand):
                 return -self.into(operand)
             case Binary(op=op, left=left, right=right):
-                return self._binary(op, self.into(left), self.into(right))
+                return _binary(op, self.into(left), self.into(right))
             case Call(function="clip", arguments=(x, low, high)):
                 return self.into(Call("min", (Call("max", (x, low)), high)))
             case Call(function="min" | "max" as name, arguments=arguments):
@@ -132,23 +132,6 @@ class _Conversion:
 
     def _symbol(self, expr: Expr) -> Any:
         return self._opaque.setdefault(expr, sympy.Symbol(f"c{len(self._opaque):04d}", real=True))
-
-    def _binary(self, op: BinaryOp, left: Any, right: Any) -> Any:
-        match op:
-            case BinaryOp.ADD:
-                return left + right
-            case BinaryOp.SUBTRACT:
-                return left - right
-            case BinaryOp.MULTIPLY:
-                return left * right
-            case BinaryOp.DIVIDE:
-                return left / right
-            case BinaryOp.POWER:
-                return left**right
-            case BinaryOp.FLOOR_DIVIDE:
-                return _function("floordiv")(left, right)
-            case BinaryOp.MODULO:
-                return _function("mod")(left, right)
 
     def back(self, result: Any) -> Expr:
         """A sympy expression as an Expr, terms and factors in sympy's own (deterministic) order."""
@@ -231,6 +214,37 @@ class _Conversion:
         return Binary(BinaryOp.POWER, self.back(base), self.back(exponent))
 
 
+def _binary(op: BinaryOp, left: Any, right: Any) -> Any:
+    match op:
+        case BinaryOp.ADD:
+            return left + right
+        case BinaryOp.SUBTRACT:
+            return left - right
+        case BinaryOp.MULTIPLY:
+            return left * right
+        case BinaryOp.DIVIDE:
+            return left / right
+        case BinaryOp.POWER:
+            return left**right
+        case BinaryOp.FLOOR_DIVIDE:
+            return _function("floordiv")(left, right)
+        case BinaryOp.MODULO:
+            return _function("mod")(left, right)
+
+
+def _keeps_polynomials(op: BinaryOp, right: Expr) -> bool:
+    """Whether an operation makes a polynomial of polynomials."""
+    match op, right:
+        case BinaryOp.ADD | BinaryOp.SUBTRACT | BinaryOp.MULTIPLY, _:
+            return True
+        case BinaryOp.DIVIDE, Const(value=value):
+            return value != 0
+        case BinaryOp.POWER, Const(value=int(power)):
+            return power > 0
+        case _:
+            return False
+
+
 class _Expansion:
     """Expr ↔ sympy for polynomials."""
 
@@ -247,20 +261,10 @@ class _Expansion:
                 return sympy.Float(value)
             case Negate(operand=operand):
                 return -self.into(operand)
-            case Binary(op=BinaryOp.ADD, left=left, right=right):
-                return self.into(left) + self.into(right)
-            case Binary(op=BinaryOp.SUBTRACT, left=left, right=right):
-                return self.into(left) - self.into(right)
-            case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
-                return self.into(left) * self.into(right)
-            case Binary(op=BinaryOp.DIVIDE, left=left, right=Const(value=value)) if value:
-                return self.into(left) / sympy.sympify(value)
-            case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
-                return self.into(left) ** power
-            case Call(function="cos", arguments=(angle,)):
-                return sympy.cos(self.into(angle))
-            case Call(function="sin", arguments=(angle,)):
-                return sympy.sin(self.into(angle))
+            case Binary(op=op, left=left, right=right) if _keeps_polynomials(op, right):
+                return _binary(op, self.into(left), self.into(right))
+            case Call(function="cos" | "sin" as name, arguments=(angle,)):
+                return getattr(sympy, name)(self.into(angle))
             case _:
                 return self._part(expr)
 

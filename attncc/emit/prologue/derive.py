@@ -17,7 +17,7 @@ from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
 from attncc.plan.model import Mixture, Plan
 from attncc.spec.data import Data, Size
-from attncc.spec.expr import Entry, Expr, Local, Merge, Output, Token, Vector, substitute, walk
+from attncc.spec.expr import Entry, Expr, Local, Merge, Output, Vector, substitute, walk
 from attncc.spec.sides import Side, side_of
 from attncc.spec.text import text as spec_text
 
@@ -135,9 +135,7 @@ class Prologue:
     def _check_tables(self, tokens: TokenWriter) -> None:
         """Indices are checked here; those that vectors or other tables decide stay within tables as they are."""
         core = self.plan.core
-        values: dict[Expr, Expr] = {
-            Local(each.name): each.value or Token(each.source or each.name) for each in core.operands
-        }
+        values: dict[Expr, Expr] = {Local(each.name): each.formula for each in core.operands}
         entries = [
             each
             for field in (core.score, core.weight, core.normalizer)

@@ -8,10 +8,8 @@ from attncc.emit.operands import Operands
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.states import StatesPrinter
 from attncc.emit.torch_form.texts import lines
-from attncc.graph.core import Kind
 from attncc.graph.ops import Op
 from attncc.plan.model import Plan
-from attncc.rewrite.backward import gradient_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,9 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
         return None
     printer = StatesPrinter(plan, operands, form.uniform(), form.backward, form.used)
     core = operands.core
-    statistics = [node.name for node in form.backward.statistics]
-    of_rows = ["delta" if name == "delta" else f"_rows_of({name}, slab)" for name in statistics]
+    of_rows = ("_rows_in(d_out, slab)", *printer.statistics_of_slab())
     own = ("_entries_of(numbers, slab)", "heads")
-    keys = list(dict.fromkeys([*(each.name for each in printer.keys.operands), core.values]))
+    begun = (*printer.row_values, *own, "kv_heads", "slab")
     return Collapse(
         rows=plan.slabs.block,
         near=printer.near,
@@ -51,14 +48,14 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
         widths=_widths(plan),
         features=_features(plan),
         heads=f"{core.rows if plan.states.by_query_head else core.values}.shape[1]",
-        block_names=", ".join(keys),
-        key_parts=", ".join(f"{name}_part" for name in keys),
-        begun=lines("sums.of(slab)", *printer.row_values, *own, "kv_heads", "slab"),
-        begun_of_found=lines("found", *printer.row_values, *own, "kv_heads", "slab"),
-        row_gradients=lines("sums.of(slab)", *printer.row_values, "_rows_in(d_out, slab)", *of_rows, *own, "slab"),
+        block_names=printer.block_names(),
+        key_parts=printer.block_names("_part"),
+        begun=lines("sums.of(slab)", *begun),
+        begun_of_found=lines("found", *begun),
+        row_gradients=lines("sums.of(slab)", *printer.row_values, *of_rows, *own, "slab"),
         added_results=_added_results(operands, form, printer),
-        add=_add(plan, printer, statistics, "", core.values),
-        add_by_part=_add(plan, printer, statistics, "_part", core.values),
+        add=_add(printer),
+        add_by_part=_add(printer, "_part"),
     )
 
 
@@ -76,16 +73,10 @@ def _features(plan: Plan) -> str:
     return f"{widths} * (v.shape[-1] + 1)"
 
 
-def _add(plan: Plan, printer: StatesPrinter, statistics: list[str], suffix: str, values: str) -> list[str]:
+def _add(printer: StatesPrinter, suffix: str = "") -> list[str]:
     """The arguments of the second pass of backward."""
-    read = dict.fromkeys([*printer.rows.operands, *printer.keys.operands, printer.operands.core[values]])
-    of_keys = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
-    names = [f"{each.name}{suffix}" if each.kind in of_keys else each.name for each in read]
-    delta = ["out"] * plan.reads_delta + ["d_lse"] * (plan.reads_delta and plan.has_lse)
-    given = [name for name in statistics if name != "delta"]
-    added = dict.fromkeys([*(gradient_name(each.name) for each in printer.key_gradients), gradient_name(values)])
-    totals = [f"{name}{suffix}" for name in added]
-    return lines("collapsed", *names, "d_out", *given, *delta, "numbers", "heads", *totals)
+    given, added = printer.added_arguments(suffix)
+    return lines("collapsed", *given, *added)
 
 
 def _added_results(operands: Operands, form: TorchForm, printer: StatesPrinter) -> str:

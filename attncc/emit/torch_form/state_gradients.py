@@ -149,17 +149,20 @@ class GradientPrinter(SumPrinter):
                 writer.line("total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))")
             writer.line("return total")
 
+    def added_arguments(self, suffix: str = "") -> tuple[list[str], list[str]]:
+        """What the second pass of backward is given, and the totals that it adds to; keys are those of a part."""
+        values = self.operands.core[self.operands.core.values]
+        read = dict.fromkeys([*self.rows.operands, *self.keys.operands, values])
+        names = [f"{each.name}{suffix}" if each in (*self.keys.operands, values) else each.name for each in read]
+        statistics = [name for name in self.statistics() if name != "delta"]
+        delta = ["out"] * self.plan.reads_delta + ["d_lse"] * (self.plan.reads_delta and self.plan.has_lse)
+        totals = dict.fromkeys(gradient_name(each.name) for each in (*self.key_gradients, values))
+        return [*names, "d_out", *statistics, *delta, "numbers", "heads"], [f"{name}{suffix}" for name in totals]
+
     def _print_add_key_gradients(self, writer: Writer) -> None:
         """The second pass of backward, over blocks of keys."""
-        core = self.operands.core
-        gradients = [gradient_name(each.name) for each in self.key_gradients]
-        values = gradient_name(core.values)
-        statistics = [node.name for node in self.kernel.statistics if node.name != "delta"]
-        delta = ["out"] * self.plan.reads_delta + ["d_lse"] * (self.plan.reads_delta and self.plan.has_lse)
-        names = dict.fromkeys([*(each.name for each in (*self.rows.operands, *self.keys.operands)), core.values])
-        given = ", ".join([*names, "d_out", *statistics, *delta, "numbers", "heads"])
-        added = ", ".join(dict.fromkeys([*gradients, values]))
-        writer.listing("def _add_key_gradients(", [["slabs", *given.split(", ")], added.split(", ")], "):")
+        given, added = self.added_arguments()
+        writer.listing("def _add_key_gradients(", [["slabs", *given], added], "):")
         with writer.indented():
             writer.line('"""Add what rows give to the gradients of keys that all rows of their slabs see."""')
             writer.line()
@@ -169,8 +172,7 @@ class GradientPrinter(SumPrinter):
                     lost = " - _rows_of(d_lse, slab)" if self.plan.has_lse else ""
                     writer.line(f"delta = (d_rows * _rows_in(out, slab)).sum(-1, keepdim=True){lost}")
                 keys = [each.name for each in self.keys.operands] if self.near else []
-                of_rows = ["delta" if name == "delta" else f"_rows_of({name}, slab)" for name in self.statistics()]
-                arguments = [*self.row_values, *keys, "d_rows", *of_rows]
+                arguments = [*self.row_values, *keys, "d_rows", *self.statistics_of_slab()]
                 writer.listing("return _of_slab(", [[*arguments, "_entries_of(numbers, slab)", "heads", "slab"]], ")")
             writer.line()
             with writer.block("for group in _by_blocks(slabs):"):
@@ -185,4 +187,5 @@ class GradientPrinter(SumPrinter):
                         for at, each in enumerate(self.key_gradients):
                             own = "" if each.kind.is_vector else "[..., 0]"
                             writer.line(f"{gradient_name(each.name)}[blocks.entries, :, keys] += given[{at}]{own}")
-                        writer.line(f"{values}[blocks.entries, :, keys] += given[{len(gradients)}]")
+                        values = gradient_name(self.operands.core.values)
+                        writer.line(f"{values}[blocks.entries, :, keys] += given[{len(self.key_gradients)}]")

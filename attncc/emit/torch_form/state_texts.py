@@ -144,9 +144,10 @@ class StateTexts:
     def heads(self) -> str:
         return ", heads" if self.states.by_query_head else ""
 
-    def block_names(self) -> str:
-        core = self.operands.core
-        return ", ".join(dict.fromkeys([*(each.name for each in self.keys.operands), core.values]))
+    def block_names(self, suffix: str = "") -> str:
+        """What functions of blocks read of keys, under the names that it has in a part of the pattern or the whole."""
+        names = dict.fromkeys([*(each.name for each in self.keys.operands), self.operands.core.values])
+        return ", ".join(f"{name}{suffix}" for name in names)
 
     def at_keys(self, coordinate: str) -> str:
         """The text of a key's position."""
@@ -154,6 +155,10 @@ class StateTexts:
 
     def statistics(self) -> list[str]:
         return [node.name for node in self.kernel.statistics]
+
+    def statistics_of_slab(self) -> list[str]:
+        """The saved numbers of a slab's rows, of which delta is made where it is read."""
+        return ["delta" if name == "delta" else f"_rows_of({name}, slab)" for name in self.statistics()]
 
 
 def _vectors_named(expr: Expr) -> Expr:
