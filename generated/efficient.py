@@ -891,6 +891,13 @@ class _Blocks:
         return (first, end) if first < end else (0, 0)
 
 
+def _added(total, more):
+    """Sums of the same kind added up; None is a sum of nothing."""
+    if total is None or more is None:
+        return more if total is None else total
+    return tuple(a + b for a, b in zip(total, more, strict=True))
+
+
 class _Runs:
     """Sums over runs of items, each told by its first item and the one after its last.
 
@@ -1091,16 +1098,19 @@ def _by_key_head(x, shape):
     return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
 
 
-def _pulled(function, inputs, d_outputs):
-    """The gradients of a function's inputs, given those of its outputs that have any."""
-    with torch.enable_grad():
-        inputs = tuple(x.detach().requires_grad_() for x in inputs)
-        pairs = zip(function(*inputs), d_outputs, strict=True)
-        pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
+def _leaves(*tensors):
+    """Tensors at which gradients end."""
+    return tuple(x.detach().requires_grad_() for x in tensors)
+
+
+def _pulled(outputs, leaves, d_outputs):
+    """The gradients of leaves, given those of the outputs that have any."""
+    pairs = zip(outputs, d_outputs, strict=True)
+    pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
     if not pairs:
-        return tuple(map(torch.zeros_like, inputs))
+        return tuple(map(torch.zeros_like, leaves))
     outs, d_outs = zip(*pairs, strict=True)
-    return torch.autograd.grad(outs, inputs, d_outs, materialize_grads=True)
+    return torch.autograd.grad(outs, leaves, d_outs, materialize_grads=True)
 
 
 def _rows_in(x, slab):
@@ -1167,11 +1177,6 @@ def _key_features(k_of_key, numbers):
     return (f0.flatten(0, 1),)
 
 
-def _joined(earlier, later):
-    """Sums over keys of two runs, one behind the other."""
-    return tuple(a + b for a, b in zip(earlier, later, strict=True))
-
-
 def _of_block(k_of_key, v, numbers, blocks, block):
     """What the keys of a block add to the sums of rows that see all of them."""
     keys = blocks.keys(block)
@@ -1189,7 +1194,7 @@ def _running_sums(k_of_key, v, numbers, heads):
     def of_block(blocks, block):
         return _of_block(k_of_key, v, _entries_of(numbers, blocks), blocks, block)
 
-    return _RunsOfSlabs(of_block, lambda _: _joined)
+    return _RunsOfSlabs(of_block, lambda _: _added)
 
 
 def _begun(found, q_of_row, numbers, heads, kv_heads, slab):
@@ -1199,7 +1204,7 @@ def _begun(found, q_of_row, numbers, heads, kv_heads, slab):
         (s0,) = sums
         (f0,) = _row_features(q_of_row, numbers, (*slab.shape, heads))
         own = (torch.bmm(f0, s0),)
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        total = _added(total, own)
     if total is None:
         return None
     (out,) = total
@@ -1213,28 +1218,25 @@ def _sum_gradients(d_rows, numbers, slab, heads):
 
 def _row_gradients(found, q_of_row, d_rows, numbers, heads, slab):
     """What the keys that all rows of a slab see give to the gradients of rows."""
-    gradients = _sum_gradients(d_rows, numbers, slab, heads)
-    (g0,) = gradients
+    (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
     total = None
     for sums in filter(None, found):
         (s0,) = sums
-
-        def features(q_of_row):
-            return _row_features(q_of_row, numbers, (*slab.shape, heads))
-
+        with torch.enable_grad():
+            (q_of_row,) = _leaves(q_of_row)
+            features = _row_features(q_of_row, numbers, (*slab.shape, heads))
         d_features = (
             torch.bmm(g0, s0.mT),
         )  # fmt: skip
         own = _pulled(features, (q_of_row,), d_features)
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        total = _added(total, own)
     return total
 
 
 def _of_slab(q_of_row, d_rows, numbers, heads, slab):
     """What the rows of a slab add to the gradients of keys that all of them see."""
     (f0,) = _row_features(q_of_row, numbers, (*slab.shape, heads))
-    gradients = _sum_gradients(d_rows, numbers, slab, heads)
-    (g0,) = gradients
+    (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
     return (torch.bmm(f0.mT, g0),)
 
 
@@ -1248,18 +1250,17 @@ def _key_gradients(found, k_of_key, v, numbers, blocks, block):
     total = None
     for sums in filter(None, found):
         (s0,) = sums
-
-        def features(k_of_key):
-            return _key_features(k_of_key, numbers)
-
-        (f0,) = features(k_of_key)
+        with torch.enable_grad():
+            (k_of_key,) = _leaves(k_of_key)
+            features = _key_features(k_of_key, numbers)
+        (f0,) = (each.detach() for each in features)
         d_values = torch.bmm(f0, s0)
         d_values = _by_key_head(d_values, v.shape)
         d_features = (
             (torch.bmm(values, s0.mT)).expand_as(f0),
         )  # fmt: skip
         own = (*_pulled(features, (k_of_key,), d_features), d_values)
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        total = _added(total, own)
     return total
 
 
@@ -1278,7 +1279,7 @@ def _add_key_gradients(
     for group in _by_blocks(slabs):
         blocks = group[0].blocks
         own = _entries_of(numbers, blocks)
-        sums = _RunsOfBlocks(of_slab, lambda _: _joined, group)
+        sums = _RunsOfBlocks(of_slab, lambda _: _added, group)
         for block in sums.order():
             given = _key_gradients(sums.of(block), k_of_key, v, own, blocks, block)
             if given is not None:

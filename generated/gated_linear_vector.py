@@ -1319,6 +1319,13 @@ class _Blocks:
         return (first, end) if first < end else (0, 0)
 
 
+def _added(total, more):
+    """Sums of the same kind added up; None is a sum of nothing."""
+    if total is None or more is None:
+        return more if total is None else total
+    return tuple(a + b for a, b in zip(total, more, strict=True))
+
+
 class _Runs:
     """Sums over runs of items, each told by its first item and the one after its last.
 
@@ -1525,16 +1532,19 @@ def _by_key_head(x, shape):
     return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
 
 
-def _pulled(function, inputs, d_outputs):
-    """The gradients of a function's inputs, given those of its outputs that have any."""
-    with torch.enable_grad():
-        inputs = tuple(x.detach().requires_grad_() for x in inputs)
-        pairs = zip(function(*inputs), d_outputs, strict=True)
-        pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
+def _leaves(*tensors):
+    """Tensors at which gradients end."""
+    return tuple(x.detach().requires_grad_() for x in tensors)
+
+
+def _pulled(outputs, leaves, d_outputs):
+    """The gradients of leaves, given those of the outputs that have any."""
+    pairs = zip(outputs, d_outputs, strict=True)
+    pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
     if not pairs:
-        return tuple(map(torch.zeros_like, inputs))
+        return tuple(map(torch.zeros_like, leaves))
     outs, d_outs = zip(*pairs, strict=True)
-    return torch.autograd.grad(outs, inputs, d_outs, materialize_grads=True)
+    return torch.autograd.grad(outs, leaves, d_outs, materialize_grads=True)
 
 
 def _rows_in(x, slab):
@@ -1634,8 +1644,7 @@ def _joined(to_later, turned, numbers, earlier, later):
         ends = (near, sums.near) if turned else (sums.near, near)
         return sums.states if sums.near is near else _moved(sums.states, *ends, numbers)
 
-    states = zip(moved(earlier), moved(later), strict=True)
-    return _Sums(tuple(a + b for a, b in states), near)
+    return _Sums(_added(moved(earlier), moved(later)), near)
 
 
 def _of_block(k, G_whole_of_key, G_rest_of_key, v, numbers, blocks, block):
@@ -1687,7 +1696,7 @@ def _begun(found, q, G_whole_of_row, G_rest_of_row, numbers, heads, kv_heads, sl
             q, G_whole_of_row, G_rest_of_row, sums.near, numbers, (*slab.shape, heads)
         )
         own = (torch.bmm(f0, s0),)
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        total = _added(total, own)
     if total is None:
         return None
     (out,) = total
@@ -1701,29 +1710,20 @@ def _sum_gradients(d_rows, numbers, slab, heads):
 
 def _row_gradients(found, q, G_whole_of_row, G_rest_of_row, d_rows, numbers, heads, slab):
     """What the keys that all rows of a slab see give to the gradients of rows."""
-    gradients = _sum_gradients(d_rows, numbers, slab, heads)
-    (g0,) = gradients
+    (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
     total = None
     for sums in filter(None, found):
         (s0,) = sums.states
-
-        def features(q, G_rest_of_row, near=sums.near):
-            return _row_features(
-                q, G_whole_of_row, G_rest_of_row, near, numbers, (*slab.shape, heads)
+        with torch.enable_grad():
+            q, G_rest_of_row = _leaves(q, G_rest_of_row)
+            features = _row_features(
+                q, G_whole_of_row, G_rest_of_row, sums.near, numbers, (*slab.shape, heads)
             )
-
         d_features = (
             torch.bmm(g0, s0.mT),
         )  # fmt: skip
-        own = _pulled(
-            features,
-            (
-                q,
-                G_rest_of_row,
-            ),
-            d_features,
-        )
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        own = _pulled(features, (q, G_rest_of_row), d_features)
+        total = _added(total, own)
     return total
 
 
@@ -1742,8 +1742,7 @@ def _of_slab(
         numbers,
     )
     (f0,) = _row_features(q, G_whole_of_row, G_rest_of_row, near, numbers, (*slab.shape, heads))
-    gradients = _sum_gradients(d_rows, numbers, slab, heads)
-    (g0,) = gradients
+    (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
     states = (
         torch.bmm(f0.mT, g0),
     )  # fmt: skip
@@ -1762,28 +1761,17 @@ def _key_gradients(found, k, G_whole_of_key, G_rest_of_key, v, numbers, blocks, 
     total = None
     for sums in filter(None, found):
         (s0,) = sums.states
-
-        def features(k, G_rest_of_key, near=sums.near):
-            return _key_features(k, G_whole_of_key, G_rest_of_key, near, numbers)
-
-        (f0,) = features(k, G_rest_of_key)
+        with torch.enable_grad():
+            k, G_rest_of_key = _leaves(k, G_rest_of_key)
+            features = _key_features(k, G_whole_of_key, G_rest_of_key, sums.near, numbers)
+        (f0,) = (each.detach() for each in features)
         d_values = torch.bmm(f0, s0)
         d_values = _by_key_head(d_values, v.shape)
         d_features = (
             (torch.bmm(values, s0.mT)).expand_as(f0),
         )  # fmt: skip
-        own = (
-            *_pulled(
-                features,
-                (
-                    k,
-                    G_rest_of_key,
-                ),
-                d_features,
-            ),
-            d_values,
-        )
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        own = (*_pulled(features, (k, G_rest_of_key), d_features), d_values)
+        total = _added(total, own)
     return total
 
 

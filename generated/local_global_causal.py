@@ -2536,6 +2536,13 @@ class _Blocks:
         return (first, end) if first < end else (0, 0)
 
 
+def _added(total, more):
+    """Sums of the same kind added up; None is a sum of nothing."""
+    if total is None or more is None:
+        return more if total is None else total
+    return tuple(a + b for a, b in zip(total, more, strict=True))
+
+
 class _Runs:
     """Sums over runs of items, each told by its first item and the one after its last.
 
@@ -2736,16 +2743,19 @@ def _by_key_head(x, shape):
     return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
 
 
-def _pulled(function, inputs, d_outputs):
-    """The gradients of a function's inputs, given those of its outputs that have any."""
-    with torch.enable_grad():
-        inputs = tuple(x.detach().requires_grad_() for x in inputs)
-        pairs = zip(function(*inputs), d_outputs, strict=True)
-        pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
+def _leaves(*tensors):
+    """Tensors at which gradients end."""
+    return tuple(x.detach().requires_grad_() for x in tensors)
+
+
+def _pulled(outputs, leaves, d_outputs):
+    """The gradients of leaves, given those of the outputs that have any."""
+    pairs = zip(outputs, d_outputs, strict=True)
+    pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
     if not pairs:
-        return tuple(map(torch.zeros_like, inputs))
+        return tuple(map(torch.zeros_like, leaves))
     outs, d_outs = zip(*pairs, strict=True)
-    return torch.autograd.grad(outs, inputs, d_outs, materialize_grads=True)
+    return torch.autograd.grad(outs, leaves, d_outs, materialize_grads=True)
 
 
 def _rows_in(x, slab):
@@ -2812,11 +2822,6 @@ def _key_features(k2, numbers):
     return (f0.flatten(0, 1),)
 
 
-def _joined(earlier, later):
-    """Sums over keys of two runs, one behind the other."""
-    return tuple(a + b for a, b in zip(earlier, later, strict=True))
-
-
 def _of_block(k2, v, numbers, blocks, block):
     """What the keys of a block add to the sums of rows that see all of them."""
     keys = blocks.keys(block)
@@ -2834,7 +2839,7 @@ def _running_sums(k2, v, numbers, heads):
     def of_block(blocks, block):
         return _of_block(k2, v, _entries_of(numbers, blocks), blocks, block)
 
-    return _RunsOfSlabs(of_block, lambda _: _joined)
+    return _RunsOfSlabs(of_block, lambda _: _added)
 
 
 def _begun(found, q2, numbers, heads, kv_heads, slab):
@@ -2844,7 +2849,7 @@ def _begun(found, q2, numbers, heads, kv_heads, slab):
         (s0,) = sums
         (f0,) = _row_features(q2, numbers, (*slab.shape, heads))
         own = (torch.bmm(f0, s0),)
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        total = _added(total, own)
     if total is None:
         return None
     (out,) = total
@@ -2858,28 +2863,25 @@ def _sum_gradients(d_rows, numbers, slab, heads):
 
 def _row_gradients(found, q2, d_rows, numbers, heads, slab):
     """What the keys that all rows of a slab see give to the gradients of rows."""
-    gradients = _sum_gradients(d_rows, numbers, slab, heads)
-    (g0,) = gradients
+    (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
     total = None
     for sums in filter(None, found):
         (s0,) = sums
-
-        def features(q2):
-            return _row_features(q2, numbers, (*slab.shape, heads))
-
+        with torch.enable_grad():
+            (q2,) = _leaves(q2)
+            features = _row_features(q2, numbers, (*slab.shape, heads))
         d_features = (
             torch.bmm(g0, s0.mT),
         )  # fmt: skip
         own = _pulled(features, (q2,), d_features)
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        total = _added(total, own)
     return total
 
 
 def _of_slab(q2, d_rows, numbers, heads, slab):
     """What the rows of a slab add to the gradients of keys that all of them see."""
     (f0,) = _row_features(q2, numbers, (*slab.shape, heads))
-    gradients = _sum_gradients(d_rows, numbers, slab, heads)
-    (g0,) = gradients
+    (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
     return (torch.bmm(f0.mT, g0),)
 
 
@@ -2893,18 +2895,17 @@ def _key_gradients(found, k2, v, numbers, blocks, block):
     total = None
     for sums in filter(None, found):
         (s0,) = sums
-
-        def features(k2):
-            return _key_features(k2, numbers)
-
-        (f0,) = features(k2)
+        with torch.enable_grad():
+            (k2,) = _leaves(k2)
+            features = _key_features(k2, numbers)
+        (f0,) = (each.detach() for each in features)
         d_values = torch.bmm(f0, s0)
         d_values = _by_key_head(d_values, v.shape)
         d_features = (
             (torch.bmm(values, s0.mT)).expand_as(f0),
         )  # fmt: skip
         own = (*_pulled(features, (k2,), d_features), d_values)
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        total = _added(total, own)
     return total
 
 
@@ -2923,7 +2924,7 @@ def _add_key_gradients(
     for group in _by_blocks(slabs):
         blocks = group[0].blocks
         own = _entries_of(numbers, blocks)
-        sums = _RunsOfBlocks(of_slab, lambda _: _joined, group)
+        sums = _RunsOfBlocks(of_slab, lambda _: _added, group)
         for block in sums.order():
             given = _key_gradients(sums.of(block), k2, v, own, blocks, block)
             if given is not None:
@@ -3342,7 +3343,7 @@ def _sum_up(cache, before, numbers):
     blocks = _Blocks(slice(None), 0, high - low, cache.summed)
     for block in range(blocks.count):
         own = _of_block(k2, v, numbers, blocks, block)
-        cache.sums = _joined(cache.sums, own) if cache.sums else own
+        cache.sums = _added(cache.sums or None, own)
     cache.summed = before
 
 

@@ -952,6 +952,13 @@ class _Blocks:
         return (first, end) if first < end else (0, 0)
 
 
+def _added(total, more):
+    """Sums of the same kind added up; None is a sum of nothing."""
+    if total is None or more is None:
+        return more if total is None else total
+    return tuple(a + b for a, b in zip(total, more, strict=True))
+
+
 class _Runs:
     """Sums over runs of items, each told by its first item and the one after its last.
 
@@ -1158,16 +1165,19 @@ def _by_key_head(x, shape):
     return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
 
 
-def _pulled(function, inputs, d_outputs):
-    """The gradients of a function's inputs, given those of its outputs that have any."""
-    with torch.enable_grad():
-        inputs = tuple(x.detach().requires_grad_() for x in inputs)
-        pairs = zip(function(*inputs), d_outputs, strict=True)
-        pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
+def _leaves(*tensors):
+    """Tensors at which gradients end."""
+    return tuple(x.detach().requires_grad_() for x in tensors)
+
+
+def _pulled(outputs, leaves, d_outputs):
+    """The gradients of leaves, given those of the outputs that have any."""
+    pairs = zip(outputs, d_outputs, strict=True)
+    pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
     if not pairs:
-        return tuple(map(torch.zeros_like, inputs))
+        return tuple(map(torch.zeros_like, leaves))
     outs, d_outs = zip(*pairs, strict=True)
-    return torch.autograd.grad(outs, inputs, d_outs, materialize_grads=True)
+    return torch.autograd.grad(outs, leaves, d_outs, materialize_grads=True)
 
 
 def _rows_in(x, slab):
@@ -1265,8 +1275,7 @@ def _joined(to_later, turned, numbers, earlier, later):
         ends = (near, sums.near) if turned else (sums.near, near)
         return sums.states if sums.near is near else _moved(sums.states, *ends, numbers)
 
-    states = zip(moved(earlier), moved(later), strict=True)
-    return _Sums(tuple(a + b for a, b in states), near)
+    return _Sums(_added(moved(earlier), moved(later)), near)
 
 
 def _of_block(k, v, numbers, heads, blocks, block):
@@ -1308,7 +1317,7 @@ def _begun(found, q, numbers, heads, kv_heads, slab):
         (s0,) = sums.states
         (f0,) = _row_features(q, i, sums.near, numbers, (*slab.shape, heads))
         own = (torch.bmm(f0, s0),)
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        total = _added(total, own)
     if total is None:
         return None
     (out,) = total
@@ -1323,20 +1332,18 @@ def _sum_gradients(d_rows, numbers, slab, heads):
 def _row_gradients(found, q, d_rows, numbers, heads, slab):
     """What the keys that all rows of a slab see give to the gradients of rows."""
     i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]
-    gradients = _sum_gradients(d_rows, numbers, slab, heads)
-    (g0,) = gradients
+    (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
     total = None
     for sums in filter(None, found):
         (s0,) = sums.states
-
-        def features(q, near=sums.near):
-            return _row_features(q, i, near, numbers, (*slab.shape, heads))
-
+        with torch.enable_grad():
+            (q,) = _leaves(q)
+            features = _row_features(q, i, sums.near, numbers, (*slab.shape, heads))
         d_features = (
             torch.bmm(g0, s0.mT),
         )  # fmt: skip
         own = _pulled(features, (q,), d_features)
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        total = _added(total, own)
     return total
 
 
@@ -1350,8 +1357,7 @@ def _of_slab(q, k, d_rows, numbers, heads, slab):
         _keys_in(k, blocks, slice(at, at + 1), d_rows.dtype), blocks.low + at, numbers, heads
     )
     (f0,) = _row_features(q, i, near, numbers, (*slab.shape, heads))
-    gradients = _sum_gradients(d_rows, numbers, slab, heads)
-    (g0,) = gradients
+    (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
     states = (
         torch.bmm(f0.mT, g0),
     )  # fmt: skip
@@ -1369,18 +1375,17 @@ def _key_gradients(found, k, v, numbers, heads, blocks, block):
     total = None
     for sums in filter(None, found):
         (s0,) = sums.states
-
-        def features(k, near=sums.near):
-            return _key_features(k, j, near, numbers, heads)
-
-        (f0,) = features(k)
+        with torch.enable_grad():
+            (k,) = _leaves(k)
+            features = _key_features(k, j, sums.near, numbers, heads)
+        (f0,) = (each.detach() for each in features)
         d_values = torch.bmm(f0, s0)
         d_values = _by_key_head(d_values, v.shape)
         d_features = (
             (torch.bmm(values, s0.mT)).expand_as(f0),
         )  # fmt: skip
         own = (*_pulled(features, (k,), d_features), d_values)
-        total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
+        total = _added(total, own)
     return total
 
 

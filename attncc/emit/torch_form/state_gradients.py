@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attncc.emit.torch_form.state_sums import SumPrinter
 from attncc.emit.writer import Writer
+from attncc.graph.core import Operand
 from attncc.rewrite.backward import gradient_name
 from attncc.rewrite.reassociate import StateSum
 from attncc.spec.expr import Const, Expr, Local, walk
@@ -67,22 +68,27 @@ class GradientPrinter(SumPrinter):
         with writer.block(f"def _row_gradients(found, {self.row_names}d_rows, {statistics}numbers, heads, slab):"):
             writer.line('"""What the keys that all rows of a slab see give to the gradients of rows."""')
             self.slab_start(writer)
-            writer.line(f"gradients = _sum_gradients(d_rows, {statistics}numbers, slab, heads)")
-            names = ", ".join(f"g{at}" for at in range(len(self.states.sums)))
-            writer.line(f"{names}{',' * (len(self.states.sums) == 1)} = gradients")
+            writer.line(f"{self.names('g')} = _sum_gradients(d_rows, {statistics}numbers, slab, heads)")
             writer.line("total = None")
             with writer.block("for sums in filter(None, found):"):
                 self.print_loop(writer)
-                own = [each.name for each in self.row_gradients]
-                i = "i, " if self.rows.reads_position else ""
-                near, given = ("near, ", ", near=sums.near") if self.near else ("", "")
-                with writer.block(f"def features({', '.join(own)}{given}):"):
-                    writer.line(f"return _row_features({self.row_names}{i}{near}numbers, (*slab.shape, heads))")
+                self._print_recorded(writer, self.row_gradients, self.row_call("sums.near"))
                 d_features = [self._row_feature_gradients(at) for at in range(len(self.states.terms))]
                 writer.listing("d_features = (", [[each] for each in d_features], ")")
-                writer.line(f"own = _pulled(features, ({', '.join(own)},), d_features)")
-                writer.line("total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))")
+                writer.line(f"own = {self._pulled(self.row_gradients)}")
+                writer.line("total = _added(total, own)")
             writer.line("return total")
+
+    def _print_recorded(self, writer: Writer, operands: tuple[Operand, ...], call: str) -> None:
+        """Features whose gradients go on to operands."""
+        own = ", ".join(each.name for each in operands)
+        with writer.block("with torch.enable_grad():"):
+            writer.line(f"{own}{',' * (len(operands) == 1)} = _leaves({own})")
+            writer.line(f"features = {call}")
+
+    def _pulled(self, operands: tuple[Operand, ...]) -> str:
+        leaves = ", ".join(each.name for each in operands) + "," * (len(operands) == 1)
+        return f"_pulled(features, ({leaves}), d_features)"
 
     def _print_of_slab(self, writer: Writer) -> None:
         statistics = "".join(f"{name}, " for name in self.statistics())
@@ -105,9 +111,7 @@ class GradientPrinter(SumPrinter):
                 heads = ", heads" if self.states.by_query_head else ""
                 writer.line(f"near = _near({own}{self.at_keys('blocks.low + at')}, numbers{heads})")
             writer.line(f"{self.names('f')} = {self.row_call('near')}")
-            writer.line(f"gradients = _sum_gradients(d_rows, {statistics}numbers, slab, heads)")
-            names = ", ".join(f"g{at}" for at in range(len(self.states.sums)))
-            writer.line(f"{names}{',' * (len(self.states.sums) == 1)} = gradients")
+            writer.line(f"{self.names('g')} = _sum_gradients(d_rows, {statistics}numbers, slab, heads)")
             found = []
             for each, term in self.pairs():
                 at = self.states.sums.index(each)
@@ -116,22 +120,19 @@ class GradientPrinter(SumPrinter):
 
     def _print_key_gradients(self, writer: Writer) -> None:
         core = self.operands.core
-        own = [each.name for each in self.key_gradients]
+        own = self.key_gradients
         with writer.block(f"def _key_gradients(found, {self.block_names()}, numbers{self.heads()}, blocks, block):"):
             writer.line('"""What the rows that see all keys of a block give to the gradients of keys and of values."""')
-            self.block_start(writer, values=True)
+            self.block_start(writer)
             writer.line(f"values = {self.values_by_head(core.values)}")
             writer.line("total = None")
             with writer.block("for sums in filter(None, found):"):
                 self.print_loop(writer)
-                j = "j, " if self.keys.reads_position else ""
-                near, given = ("near, " if own else "sums.near, ", ", near=sums.near") if self.near else ("", "")
-                call = f"_key_features({self.key_names}{j}{near}numbers{self.heads()})"
                 if own:
-                    with writer.block(f"def features({', '.join(own)}{given}):"):
-                        writer.line(f"return {call}")
-                    call = f"features({', '.join(own)})"
-                writer.line(f"{self.names('f')} = {call}")
+                    self._print_recorded(writer, own, self.key_call("sums.near"))
+                    writer.line(f"{self.names('f')} = (each.detach() for each in features)")
+                else:
+                    writer.line(f"{self.names('f')} = {self.key_call('sums.near')}")
                 d_values = [
                     f"torch.bmm(f{term}, s{place})" for place, (each, term) in enumerate(self.pairs()) if each.of_values
                 ]
@@ -143,10 +144,9 @@ class GradientPrinter(SumPrinter):
                         [each if each == "None" else f"({each}).expand_as(f{at})"] for at, each in enumerate(d_features)
                     ]
                     writer.listing("d_features = (", expanded, ")")
-                    writer.line(f"own = (*_pulled(features, ({', '.join(own)},), d_features), d_values)")
-                else:
-                    writer.line("own = (d_values,)")
-                writer.line("total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))")
+                pulled = f"*{self._pulled(own)}, d_values" if own else "d_values,"
+                writer.line(f"own = ({pulled})")
+                writer.line("total = _added(total, own)")
             writer.line("return total")
 
     def added_arguments(self, suffix: str = "") -> tuple[list[str], list[str]]:

@@ -10,11 +10,6 @@ class SumPrinter(StateTexts):
     """Prints sums over blocks of keys and over runs of blocks, and the sums with which a slab's rows begin."""
 
     def _print_joined(self, writer: Writer) -> None:
-        if not self.near:
-            with writer.block("def _joined(earlier, later):"):
-                writer.line('"""Sums over keys of two runs, one behind the other."""')
-                writer.line("return tuple(a + b for a, b in zip(earlier, later, strict=True))")
-            return
         with writer.block("def _joined(to_later, turned, numbers, earlier, later):"):
             writer.line(
                 '"""Sums over two runs, one behind the other, relative to what is near the later or the earlier.'
@@ -26,8 +21,7 @@ class SumPrinter(StateTexts):
             with writer.block("def moved(sums):"):
                 writer.line("ends = (near, sums.near) if turned else (sums.near, near)")
                 writer.line("return sums.states if sums.near is near else _moved(sums.states, *ends, numbers)")
-            writer.line("states = zip(moved(earlier), moved(later), strict=True)")
-            writer.line("return _Sums(tuple(a + b for a, b in states), near)")
+            writer.line("return _Sums(_added(moved(earlier), moved(later)), near)")
 
     def values_by_head(self, name: str) -> str:
         """The values, one for each state head."""
@@ -36,13 +30,12 @@ class SumPrinter(StateTexts):
             return f"_of_heads({name}, heads).flatten(0, 1)"
         return f"{name}.flatten(0, 1)"
 
-    def block_start(self, writer: Writer, values: bool) -> None:
+    def block_start(self, writer: Writer) -> None:
         """Names for what a block's functions read."""
         core = self.operands.core
         writer.line("keys = blocks.keys(block)")
         writer.line(f"dtype = _wide({core.values}.dtype)")
-        names = [each.name for each in self.keys.operands]
-        for name in dict.fromkeys([*names, *([core.values] if values else [])]):
+        for name in dict.fromkeys([*(each.name for each in self.keys.operands), core.values]):
             writer.line(f"{name} = _keys_in({name}, blocks, keys, dtype)")
         if self.keys.reads_position:
             place = f"torch.arange(keys.start, keys.stop, device={core.values}.device)"
@@ -52,15 +45,13 @@ class SumPrinter(StateTexts):
         core = self.operands.core
         with writer.block(f"def _of_block({self.block_names()}, numbers{self.heads()}, blocks, block):"):
             writer.line('"""What the keys of a block add to the sums of rows that see all of them."""')
-            self.block_start(writer, values=True)
+            self.block_start(writer)
             if self.near:
                 writer.line("at = 0 if blocks.ahead else keys.stop - keys.start - 1")
                 own = "".join(f"{each.name}[:, :, at : at + 1], " for each in self.keys.operands)
                 position = self.at_keys("blocks.low + keys.start + at")
                 writer.line(f"near = _near({own}{position}, numbers{self.heads()})")
-            j = "j, " if self.keys.reads_position else ""
-            near = "near, " if self.near else ""
-            writer.line(f"{self.names('f')} = _key_features({self.key_names}{j}{near}numbers{self.heads()})")
+            writer.line(f"{self.names('f')} = {self.key_call('near')}")
             writer.line(f"values = {self.values_by_head(core.values)}")
             found = [
                 f"torch.bmm(f{term}.mT, values)" if each.of_values else f"f{term}.sum(1)[..., None]"
@@ -80,11 +71,17 @@ class SumPrinter(StateTexts):
 
     def joined_by(self, flags: str) -> str:
         if not self.near:
-            return "lambda _: _joined"
+            return "lambda _: _added"
         return f"lambda blocks: functools.partial(_joined, {flags}, _entries_of(numbers, blocks))"
 
     def _at_rows(self, coordinate: str) -> str:
         return coordinate if self.plan.pieces is None else f"slab.part.rows.at({coordinate})"
+
+    def key_call(self, near: str) -> str:
+        """The call that makes features of keys."""
+        j = "j, " if self.keys.reads_position else ""
+        near = f"{near}, " if self.near else ""
+        return f"_key_features({self.key_names}{j}{near}numbers{self.heads()})"
 
     def print_result(self, writer: Writer, found: list[str]) -> None:
         if self.near:
@@ -128,7 +125,7 @@ class SumPrinter(StateTexts):
                         at += len(each.terms)
                         writer.line(f"{' + '.join(products)},")
                 writer.line(")")
-                writer.line("total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))")
+                writer.line("total = _added(total, own)")
             with writer.block("if total is None:"):
                 writer.line("return None")
             names = [each.node for each in self.states.sums]

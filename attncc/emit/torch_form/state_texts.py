@@ -138,7 +138,8 @@ class StateTexts:
         return [(each, term) for each in self.states.sums for term in each.terms]
 
     def names(self, letter: str) -> str:
-        count = len(self.states.terms) if letter == "f" else len(self.pairs())
+        """Names for features, states, or gradients of sums."""
+        count = {"f": len(self.states.terms), "s": len(self.pairs()), "g": len(self.states.sums)}[letter]
         return ", ".join(f"{letter}{at}" for at in range(count)) + "," * (count == 1)
 
     def heads(self) -> str:

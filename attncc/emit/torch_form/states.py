@@ -15,9 +15,8 @@ class StatesPrinter(FeaturePrinter, GradientPrinter):
         writer = Writer()
         printers = [self._print_row_features, self._print_key_features]
         if self.near:
-            printers += [self._print_near, self._print_moved]
-        printers += [self._print_joined, self._print_of_block, self._print_running, self._print_begun]
-        printers += [self._print_sum_gradients]
+            printers += [self._print_near, self._print_moved, self._print_joined]
+        printers += [self._print_of_block, self._print_running, self._print_begun, self._print_sum_gradients]
         printers += [self._print_row_gradients] if self.row_gradients else []
         printers += [self._print_of_slab, self._print_key_gradients, self._print_add_key_gradients]
         for at, each in enumerate(printers):
