@@ -823,6 +823,16 @@ def _hide(x, chunk, fill, call):
     return x
 
 
+def _groups(batch, m, q_start, q_starts, kv_lengths, most):
+    """Up to `most` batch entries that are alike, where their first row stands, how many keys."""
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    together = most if len(set(starts)) <= 1 and len(set(lengths)) <= 1 else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        yield entries, q_start + starts[entry], lengths[entry]
+
+
 def _chunks(first, last, k_start, length, call):
     """The keys that rows first … last touch, cut into chunks; no key comes twice."""
     chunks = []
@@ -840,27 +850,21 @@ def _chunks(first, last, k_start, length, call):
 def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
     """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
     batch, heads, n, _ = q.shape
-    starts = [0] * batch if q_starts is None else q_starts.tolist()
-    lengths = (
-        [v.shape[2]] * batch if kv_lengths is None else kv_lengths.clamp(0, v.shape[2]).tolist()
-    )
-    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
-    together = max(1, _SCORES // (heads * _SMALLEST)) if alike else 1
-    for entry in range(0, batch, together):
-        entries = slice(entry, min(entry + together, batch))
+    most = max(1, _SCORES // (heads * _SMALLEST))
+    for entries, start, length in _groups(batch, v.shape[2], q_start, q_starts, kv_lengths, most):
         row = 0
         while row < n:
             rows = _MOST_ROWS
             while True:
                 end = min(row + rows, n)
-                first, last = (q_start + starts[entry] + at for at in (row, end - 1))
-                chunks = _chunks(first, last, k_start, lengths[entry], call)
+                first, last = start + row, start + end - 1
+                chunks = _chunks(first, last, k_start, length, call)
                 widest = max((chunk.count for chunk in chunks), default=0)
-                scores = (entries.stop - entry) * heads * (end - row) * widest
+                scores = (entries.stop - entries.start) * heads * (end - row) * widest
                 if scores <= _SCORES or rows <= _LEAST_ROWS:
                     break
                 rows //= 2
-            shape = (entries.stop - entry, heads, end - row)
+            shape = (entries.stop - entries.start, heads, end - row)
             yield _Slab(entries, slice(row, end), first, last, shape), chunks
             row = end
 

@@ -2274,6 +2274,22 @@ def _hide(x, chunk, fill, call):
     return x
 
 
+def _groups(batch, m, q_start, q_starts, kv_lengths, most):
+    """Up to `most` batch entries that are alike, where their first row stands, how many keys."""
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    together = most if len(set(starts)) <= 1 and len(set(lengths)) <= 1 else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        yield entries, q_start + starts[entry], lengths[entry]
+
+
+def _extent(part, start, n, k_start, length):
+    """The first coordinates of a part's rows and keys, and how many there are of each."""
+    origin, low = part.rows.below(start), part.keys.below(k_start)
+    return origin, low, part.rows.below(start + n) - origin, part.keys.below(k_start + length) - low
+
+
 def _chunks(first, last, low, length, part):
     """The keys that rows first … last touch, cut into chunks; no key comes twice."""
     chunks = []
@@ -2292,16 +2308,9 @@ def _slabs(q, part, q_start, k_start, q_starts, kv_lengths):
     """Every slab of a part with its chunks of keys; batch entries that stand alike share slabs."""
     batch, heads, n, _ = q.shape
     m = part.call.m
-    starts = [0] * batch if q_starts is None else q_starts.tolist()
-    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
-    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
-    together = max(1, _SCORES // (heads * _SMALLEST)) if alike else 1
-    for entry in range(0, batch, together):
-        entries = slice(entry, min(entry + together, batch))
-        start = q_start + starts[entry]
-        origin, low = part.rows.below(start), part.keys.below(k_start)
-        count = part.rows.below(start + n) - origin
-        length = part.keys.below(k_start + lengths[entry]) - low
+    most = max(1, _SCORES // (heads * _SMALLEST))
+    for entries, start, length in _groups(batch, m, q_start, q_starts, kv_lengths, most):
+        origin, low, count, length = _extent(part, start, n, k_start, length)
         row = 0
         while row < count:
             rows = _MOST_ROWS
@@ -2310,11 +2319,11 @@ def _slabs(q, part, q_start, k_start, q_starts, kv_lengths):
                 first, last = origin + row, origin + end - 1
                 chunks = _chunks(first, last, low, length, part)
                 widest = max((chunk.count for chunk in chunks), default=0)
-                scores = (entries.stop - entry) * heads * (end - row) * widest
+                scores = (entries.stop - entries.start) * heads * (end - row) * widest
                 if scores <= _SCORES or rows <= _LEAST_ROWS:
                     break
                 rows //= 2
-            shape = (entries.stop - entry, heads, end - row)
+            shape = (entries.stop - entries.start, heads, end - row)
             at = part.rows.places(first, last + 1, start, q.device)
             yield _Slab(entries, at, first, last, shape, part), chunks
             row = end

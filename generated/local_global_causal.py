@@ -191,6 +191,16 @@ def _product(rows, keys, work, shape, factor=1):
     return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
 
 
+def _groups(batch, m, q_start, q_starts, kv_lengths, most):
+    """Up to `most` batch entries that are alike, where their first row stands, how many keys."""
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    together = most if len(set(starts)) <= 1 and len(set(lengths)) <= 1 else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        yield entries, q_start + starts[entry], lengths[entry]
+
+
 _LEAST_ROWS = 16
 
 
@@ -1037,27 +1047,21 @@ def _near_chunks(first, last, k_start, length, call):
 def _near_slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
     """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
     batch, heads, n, _ = q.shape
-    starts = [0] * batch if q_starts is None else q_starts.tolist()
-    lengths = (
-        [v.shape[2]] * batch if kv_lengths is None else kv_lengths.clamp(0, v.shape[2]).tolist()
-    )
-    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
-    together = max(1, _SCORES // (heads * _SMALLEST)) if alike else 1
-    for entry in range(0, batch, together):
-        entries = slice(entry, min(entry + together, batch))
+    most = max(1, _SCORES // (heads * _SMALLEST))
+    for entries, start, length in _groups(batch, v.shape[2], q_start, q_starts, kv_lengths, most):
         row = 0
         while row < n:
             rows = _MOST_ROWS
             while True:
                 end = min(row + rows, n)
-                first, last = (q_start + starts[entry] + at for at in (row, end - 1))
-                chunks = _near_chunks(first, last, k_start, lengths[entry], call)
+                first, last = start + row, start + end - 1
+                chunks = _near_chunks(first, last, k_start, length, call)
                 widest = max((chunk.count for chunk in chunks), default=0)
-                scores = (entries.stop - entry) * heads * (end - row) * widest
+                scores = (entries.stop - entries.start) * heads * (end - row) * widest
                 if scores <= _SCORES or rows <= _LEAST_ROWS:
                     break
                 rows //= 2
-            shape = (entries.stop - entry, heads, end - row)
+            shape = (entries.stop - entries.start, heads, end - row)
             yield _near_Slab(entries, slice(row, end), first, last, shape, row, v.shape[2]), chunks
             row = end
 
@@ -2408,27 +2412,21 @@ def _far_chunks(first, last, k_start, length, call):
 def _far_slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
     """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
     batch, heads, n, _ = q.shape
-    starts = [0] * batch if q_starts is None else q_starts.tolist()
-    lengths = (
-        [v.shape[2]] * batch if kv_lengths is None else kv_lengths.clamp(0, v.shape[2]).tolist()
-    )
-    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
-    together = max(1, _SCORES // (heads * _SMALLEST)) if alike else 1
-    for entry in range(0, batch, together):
-        entries = slice(entry, min(entry + together, batch))
+    most = max(1, _SCORES // (heads * _SMALLEST))
+    for entries, start, length in _groups(batch, v.shape[2], q_start, q_starts, kv_lengths, most):
         row = 0
         while row < n:
             rows = _MOST_ROWS
             while True:
                 end = min(row + rows, n)
-                first, last = (q_start + starts[entry] + at for at in (row, end - 1))
-                chunks = _far_chunks(first, last, k_start, lengths[entry], call)
+                first, last = start + row, start + end - 1
+                chunks = _far_chunks(first, last, k_start, length, call)
                 widest = max((chunk.count for chunk in chunks), default=0)
-                scores = (entries.stop - entry) * heads * (end - row) * widest
+                scores = (entries.stop - entries.start) * heads * (end - row) * widest
                 if scores <= _SCORES or rows <= _LEAST_ROWS:
                     break
                 rows //= 2
-            shape = (entries.stop - entry, heads, end - row)
+            shape = (entries.stop - entries.start, heads, end - row)
             yield _far_Slab(entries, slice(row, end), first, last, shape), chunks
             row = end
 
@@ -2643,14 +2641,9 @@ def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
     """Every slab with its chunks of keys, in an order in which runs grow."""
     batch, heads, n, _ = q.shape
     m = v.shape[2]
-    starts = [0] * batch if q_starts is None else q_starts.tolist()
-    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
-    alike = len(set(starts)) <= 1 and len(set(lengths)) <= 1
-    together = max(1, _SCORES // (heads * _ROWS * _ROWS)) if alike else 1
-    for entry in range(0, batch, together):
-        entries = slice(entry, min(entry + together, batch))
-        start = q_start + starts[entry]
-        origin, low, count, length = start, k_start, n, lengths[entry]
+    most = max(1, _SCORES // (heads * _ROWS * _ROWS))
+    for entries, start, length in _groups(batch, m, q_start, q_starts, kv_lengths, most):
+        origin, low, count = start, k_start, n
         shift = (origin - low) % _ROWS  # so that blocks begin where slabs do
         blocks = _Blocks(entries, shift - _ROWS if shift else 0, length, low)
         found = []
@@ -2659,8 +2652,8 @@ def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
             first, last = origin + row, origin + end - 1
             segments = _far_segments(first, last, call)
             chunks, runs = _collapsed(first, last, blocks, segments)
-            shape = (entries.stop - entry, heads, end - row)
-            slab = _far_Slab(entries, slice(row, end), first, last, shape, blocks, runs)
+            shape = (entries.stop - entries.start, heads, end - row)
+            slab = _far_Slab(entries, slice(row, end), first, last, shape, blocks=blocks, runs=runs)
             found.append((slab, chunks))
         yield from found[::-1] if _shrink([slab.runs for slab, _ in found]) else found
 
@@ -2785,7 +2778,7 @@ def _takes_states(form, q, v, q_start, k_start):
         return False
     call = _Call(n, m, heads, 0)
     met, at_ends, features, slabs = 0.0, 0.0, 0.0, 0
-    for origin, count, low, length in ((q_start, n, k_start, m),):
+    for origin, low, count, length in ((q_start, k_start, n, m),):
         segments = functools.partial(_far_segments, call=call)
         places = range(0, count, max(_ROWS, count // 8))
         for row in places:
