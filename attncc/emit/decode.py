@@ -36,6 +36,7 @@ class Decode:
     columns: str
     column_names: list[str]
     listed: str
+    quoted: str
     state_heads: bool
     distances: str
     distance_names: str
@@ -91,6 +92,7 @@ def decode_of(
         columns=", ".join(columns) + "," * (len(columns) == 1),
         column_names=columns,
         listed=listed(columns),
+        quoted="(" + "".join(f'"{name}", ' for name in columns).rstrip(" " if len(columns) == 1 else ", ") + ")",
         state_heads=plan.states is not None and plan.states.by_query_head,
         distances=prologue.distances() if offsets else "",
         distance_names=", ".join(offsets) + "," * (len(offsets) == 1),

@@ -95,7 +95,8 @@ class FunctionalForm:
             each.name for expr in (*derived, *fields) for each in walk(expr) if isinstance(each, Vector | Token | Entry)
         }
         others = [each for each in self.spec.data if self._may_stand_in(each, values.source)]
-        if values.source in read or not others:
+        keys_left = any(each.kind in _COLUMNS and each.source != values.source for each in self.operands)
+        if values.source in read or not others or not keys_left:  # something of keys says how many there are
             return {}
         return {values.source: others[0].name}
 

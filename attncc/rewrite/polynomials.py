@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from functools import reduce
 from itertools import product
+from math import comb
 
 from attncc.spec.expr import Binary, BinaryOp, Call, Const, Expr, Let, Negate
 
@@ -36,6 +38,43 @@ def multiplied_out(expr: Expr) -> tuple[Monomial, ...]:
     from attncc.rewrite import symbolic
 
     return symbolic.multiplied_out(expr)
+
+
+def most_monomials(expr: Expr, most: int) -> int:
+    """A bound for the number of monomials, told without multiplying out; `most` stands for itself and all above."""
+    match expr:
+        case Negate(operand=operand):
+            found = most_monomials(operand, most)
+        case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT, left=left, right=right):
+            found = most_monomials(left, most) + most_monomials(right, most)
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
+            found = most_monomials(left, most) * most_monomials(right, most)
+        case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
+            one = most_monomials(left, most)
+            power = min(power, most)
+            found = comb(one + power - 1, power)
+        case Call(function="cos" | "sin"):
+            found = 2
+        case _:
+            found = 1
+    return min(found, most)
+
+
+def degree(expr: Expr, parts: Container[Expr]) -> int:
+    """The most of some parts that a monomial multiplies, told without multiplying out."""
+    match expr:
+        case _ if expr in parts:
+            return 1
+        case Negate(operand=operand):
+            return degree(operand, parts)
+        case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT, left=left, right=right):
+            return max(degree(left, parts), degree(right, parts))
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
+            return degree(left, parts) + degree(right, parts)
+        case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
+            return degree(left, parts) * power
+        case _:
+            return 0
 
 
 def _plainly(expr: Expr) -> Polynomial | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Axis, Op
-from attncc.rewrite.polynomials import Monomial, multiplied_out, opened, sealed
+from attncc.rewrite.polynomials import Monomial, degree, most_monomials, multiplied_out, opened, sealed
 from attncc.rewrite.separable import NO_EXPONENT, ONE, Exponent, Factor, Term
 from attncc.rewrite.slopes import plus, times
 from attncc.spec.expr import (
@@ -28,6 +28,7 @@ from attncc.spec.expr import (
     Select,
     Symbol,
     Vector,
+    children,
     rebuild,
     walk,
 )
@@ -36,6 +37,7 @@ from attncc.spec.text import text
 STATEMENT = "a weight that is a sum of products of a number of the query and one of the key is a product of vectors."
 MOST_TERMS = 8
 MOST_FACTORS = 3  # dot products that are multiplied: features of one are as many as all its widths multiplied
+MOST_MONOMIALS = 256  # that are multiplied out: their number grows fast with powers of sums
 _SIDE = {Name.I: Axis.ROW, Name.J: Axis.COLUMN}
 _ARITHMETIC = (BinaryOp.ADD, BinaryOp.SUBTRACT, BinaryOp.MULTIPLY)
 
@@ -69,13 +71,34 @@ class _Separation:
         """The terms of a number of pairs, alike ones added up."""
         prepared = self._prepared(self._inlined(self.graph[weight].value))
         found: dict[tuple[Expr, tuple[Factor, ...], Exponent], Expr] = {}
-        for monomial in multiplied_out(prepared):
+        self._expect_few(degree(prepared, self.factors))
+        for monomial in self._monomials(prepared):
             for term in self._assembled(monomial):
                 key = (term.key, term.factors, term.exponent)
                 found[key] = term.row if key not in found else Binary(BinaryOp.ADD, found[key], term.row)
         if len(found) > MOST_TERMS:
             raise NotSeparable(f"it is a sum of {len(found)} products, more than are worth their features")
+        self._expect_no_differences(found)
         return tuple(Term(row, *key) for key, row in found.items())
+
+    def _monomials(self, expr: Expr) -> tuple[Monomial, ...]:
+        """A polynomial multiplied out, unless that takes long and comes to nothing."""
+        if most_monomials(expr, MOST_MONOMIALS) == MOST_MONOMIALS:
+            raise NotSeparable(f"multiplied out it may be a sum of {MOST_MONOMIALS} products or more")
+        return multiplied_out(expr)
+
+    def _expect_few(self, factors: int) -> None:
+        if factors > MOST_FACTORS:
+            raise NotSeparable(f"a product of {factors} dot products has too many features")
+
+    def _expect_no_differences(self, found: Mapping[tuple[Expr, tuple[Factor, ...], Exponent], Expr]) -> None:
+        """Refuse (i - j)^p and the like: each product is as large as positions are, and little of their sum is left."""
+        alike: dict[tuple[tuple[Factor, ...], Exponent], list[tuple[Expr, Expr]]] = {}
+        for (key, factors, exponent), row in found.items():
+            alike.setdefault((factors, exponent), []).append((row, key))
+        for products in alike.values():
+            if len(products) > 1 and any(_grows(row) for row, _ in products) and any(_grows(key) for _, key in products):
+                raise NotSeparable("a difference of positions comes apart into numbers that grow where it does not")
 
     def _inlined(self, expr: Expr) -> Expr:
         """The expression with the numbers of pairs that it names written out."""
@@ -213,7 +236,7 @@ class _Separation:
 
     def _summands(self, expr: Expr, whole: Expr) -> Iterator[tuple[Axis | None, Expr | None, Expr]]:
         """A sum as its summands of one side each: the side, the factor of a position if it is one, and the whole."""
-        for coefficient, powers in multiplied_out(self._opened_sum(expr)):
+        for coefficient, powers in self._monomials(self._opened_sum(expr)):
             parts = [(opened(each), power) for each, power in powers]
             sides = set().union(*(self._axes(each) for each, _ in parts)) if parts else set()
             if len(sides) > 1:
@@ -250,7 +273,7 @@ class _Separation:
         """A sum over channels of a formula of both sides' vectors, as a sum of factors times numbers."""
         inner = _Separation(self.graph, self.sources)
         total: Expr = Const(0)
-        for coefficient, powers in multiplied_out(inner._prepared(node.value)):
+        for coefficient, powers in self._monomials(inner._prepared(node.value)):
             exponents = {part: found for part, found in inner.exponents.items() if _has_vector(found)}
             inside = tuple(each for each in powers if each[0] in exponents or _reads_vector(each[0]))
             (term,) = inner._assembled((1, inside))
@@ -281,8 +304,7 @@ class _Separation:
                 inner = opened(part)
                 is_key = Axis.COLUMN in self._axes(inner)
                 sides[Axis.COLUMN if is_key else Axis.ROW].append((inner, power))
-        if len(factors) > MOST_FACTORS:
-            raise NotSeparable(f"a product of {len(factors)} dot products has too many features")
+        self._expect_few(len(factors))
         exponent = NO_EXPONENT
         for each in exponents:
             exponent = _sum(exponent, each)
@@ -295,6 +317,17 @@ def _reads_vector(expr: Expr) -> bool:
 
 def _has_vector(exponent: Exponent) -> bool:
     return any(_reads_vector(each) for pair in exponent.differences for each in pair)
+
+
+def _grows(expr: Expr) -> bool:
+    """Whether a number of one side grows with its position."""
+    match expr:
+        case Symbol(name=Name.I | Name.J):
+            return True
+        case Binary(op=BinaryOp.MODULO) | Call(function="cos" | "sin" | "tanh" | "sigmoid" | "sign") | Indicator():
+            return False
+        case _:
+            return any(map(_grows, children(expr)))
 
 
 _POSITIONS = (Symbol(Name.I), Symbol(Name.J))

@@ -154,8 +154,10 @@ def _cumsum_on(x, hidden, carried, at):
     """Sums over the keys up to each, after those that a decoder carried from earlier keys."""
     sums = _cumsum(x, hidden)
     if carried is not None:
+        if isinstance(carried[at], Tensor):
+            _expect_as_before("a running sum", carried[at], sums)
         sums = sums + carried[at]
-        carried[at] = sums[:, :, -1:]
+        carried[at] = sums[:, :, -1:] if x.shape[2] else carried[at]
     return sums
 ''',
     "_softmax_over_keys": '''

@@ -131,7 +131,10 @@ class StateTexts:
             writer.line(f"{', '.join(names)}{',' * (len(names) == 1)} = numbers")
 
     def plain(self, texts: TensorTexts, expr: Expr, context: int = 0) -> str:
-        return texts.plain(_vectors_named(self._written_out(expr)), context)
+        written = _vectors_named(self._written_out(expr))
+        if names_in(written) & {Name.I, Name.J}:
+            return texts.at_position(written)
+        return texts.plain(written, context)
 
     def pairs(self) -> list[tuple[StateSum, int]]:
         """For every state the sum that it belongs to, and its term."""
