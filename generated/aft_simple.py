@@ -1555,7 +1555,7 @@ def _all_weights(
 
 def _combined(all, q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     """sigmoid(q) * all"""
-    dtype = q.dtype
+    dtype = all.dtype
     wide = _wide(dtype)
     q_wide = q.to(wide)
     return (torch.sigmoid(q_wide) * all.to(wide)).to(dtype)

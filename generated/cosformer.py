@@ -1352,15 +1352,15 @@ def _takes_states(form, q, v, q_start, k_start):
 
 def _row_features(q_of_row, i, numbers, shape):
     """What queries give to each term, [batch * heads, group * rows, features]."""
-    f0 = q_of_row * (-1 * torch.sin(0.0003834951969714103 * (i).to(q_of_row.dtype)))
-    f1 = q_of_row * torch.cos(0.0003834951969714103 * (i).to(q_of_row.dtype))
+    f0 = q_of_row * (-1 * torch.sin(0.0003834951969714103 * (i).double())).to(q_of_row.dtype)
+    f1 = q_of_row * (torch.cos(0.0003834951969714103 * (i).double())).to(q_of_row.dtype)
     return _by_state(f0, shape), _by_state(f1, shape)
 
 
 def _key_features(k_of_key, j, numbers):
     """What keys give to each term, [batch * heads, keys, features]."""
-    f0 = k_of_key * torch.sin(-0.0003834951969714103 * (j).to(k_of_key.dtype))
-    f1 = k_of_key * torch.cos(-0.0003834951969714103 * (j).to(k_of_key.dtype))
+    f0 = k_of_key * (torch.sin(-0.0003834951969714103 * (j).double())).to(k_of_key.dtype)
+    f1 = k_of_key * (torch.cos(-0.0003834951969714103 * (j).double())).to(k_of_key.dtype)
     return f0.flatten(0, 1), f1.flatten(0, 1)
 
 

@@ -1364,15 +1364,15 @@ def _takes_states(form, q, v, q_start, k_start):
 
 def _row_features(q_of_row, i, numbers, shape):
     """What queries give to each term, [batch * heads, group * rows, features]."""
-    f0 = q_of_row * (-1 * torch.sin(0.0003834951969714103 * (i).to(q_of_row.dtype)))
-    f1 = q_of_row * torch.cos(0.0003834951969714103 * (i).to(q_of_row.dtype))
+    f0 = q_of_row * (-1 * torch.sin(0.0003834951969714103 * (i).double())).to(q_of_row.dtype)
+    f1 = q_of_row * (torch.cos(0.0003834951969714103 * (i).double())).to(q_of_row.dtype)
     return _by_state(f0, shape), _by_state(f1, shape)
 
 
 def _key_features(k_of_key, j, numbers):
     """What keys give to each term, [batch * heads, keys, features]."""
-    f0 = k_of_key * torch.sin(-0.0003834951969714103 * (j).to(k_of_key.dtype))
-    f1 = k_of_key * torch.cos(-0.0003834951969714103 * (j).to(k_of_key.dtype))
+    f0 = k_of_key * (torch.sin(-0.0003834951969714103 * (j).double())).to(k_of_key.dtype)
+    f1 = k_of_key * (torch.cos(-0.0003834951969714103 * (j).double())).to(k_of_key.dtype)
     return f0.flatten(0, 1), f1.flatten(0, 1)
 
 
@@ -2094,20 +2094,25 @@ def _make_room(cache, fresh):
     cache.keys = tuple(map(moved, cache.keys))
 
 
+def _expect_as_before(name, known, x):
+    """Refuse new tokens that have another batch, width and so on than those before them."""
+    found, expected = (
+        (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+    )
+    _expect(
+        found == expected,
+        f"what is new in {name}",
+        found,
+        f"batch, heads, width and so on of the cache, {expected}",
+    )
+
+
 def _remember(cache, new):
     """Add what new tokens have."""
     if not cache.keys:
         cache.keys = tuple(x[:, :, :0] for x in new)
-    for known, x in zip(cache.keys, new, strict=True):
-        found, expected = (
-            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
-        )
-        _expect(
-            found == expected,
-            "what is new",
-            found,
-            f"batch, heads, width and so on of the cache, {expected}",
-        )
+    for name, known, x in zip(("k_of_key", "v"), cache.keys, new, strict=True):
+        _expect_as_before(name, known, x)
     fresh = new[0].shape[2]
     if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
         _make_room(cache, fresh)
@@ -2139,6 +2144,8 @@ def _newest(cache, q_of_row, scale):
     numbers = ()
     outs = [q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1])]
     outs.append(q_of_row.new_empty(q_of_row.shape[:3], dtype=_wide(q_of_row.dtype)))
+    if n == 0:
+        return outs
 
     def run(q_of_row, k_of_key, v, numbers, call, store):
         kv_heads = v.shape[1]
@@ -2206,6 +2213,7 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
     prepared = _checked_with(cache, q, k, v, scale)
     q_of_row, k_of_key, v, scale, *_ = prepared
     out, lse = _newest(cache, q_of_row, scale)

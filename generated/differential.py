@@ -510,27 +510,17 @@ def _make_room(cache, fresh):
     cache.keys = tuple(map(moved, cache.keys))
 
 
-def _remember(cache, new):
-    """Add what new tokens have."""
-    if not cache.keys:
-        cache.keys = tuple(x[:, :, :0] for x in new)
-    for known, x in zip(cache.keys, new, strict=True):
-        found, expected = (
-            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
-        )
-        _expect(
-            found == expected,
-            "what is new",
-            found,
-            f"batch, heads, width and so on of the cache, {expected}",
-        )
-    fresh = new[0].shape[2]
-    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
-        _make_room(cache, fresh)
-    place = cache.position - cache.dropped
-    for known, x in zip(cache.keys, new, strict=True):
-        known[:, :, place : place + fresh] = x
-    cache.position += fresh
+def _expect_as_before(name, known, x):
+    """Refuse new tokens that have another batch, width and so on than those before them."""
+    found, expected = (
+        (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+    )
+    _expect(
+        found == expected,
+        f"what is new in {name}",
+        found,
+        f"batch, heads, width and so on of the cache, {expected}",
+    )
 
 
 # --- the branch `one`: j <= i ---------------------------------------------------------------------
@@ -1444,6 +1434,21 @@ class _OneCache:
         return _OneCache(**{name: moved(x) for name, x in vars(self).items()})
 
 
+def _one_remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for name, known, x in zip(("k", "v"), cache.keys, new, strict=True):
+        _expect_as_before(name, known, x)
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
 def _one_newest(cache, q, scale):
     """The vectors of the last rows and their lse; the cache has their own keys already."""
     batch, _, n, _ = q.shape
@@ -1453,6 +1458,8 @@ def _one_newest(cache, q, scale):
     numbers = _numbers(q, k, v, scale, None)
     outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
     outs.append(q.new_empty(q.shape[:3], dtype=_wide(q.dtype)))
+    if n == 0:
+        return outs
 
     def run(q, k, v, numbers, call, store):
         kv_heads = v.shape[1]
@@ -1482,7 +1489,7 @@ def _one_checked_with(cache, q, k, v, scale):
     )
     prepared = _one_prepared(q, k, v, scale, None, cache.position, cache.position)
     q, k, v, *_ = prepared
-    _remember(cache, (k, v))
+    _one_remember(cache, (k, v))
     return prepared
 
 
@@ -1506,6 +1513,7 @@ def _one_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
+    _expect(isinstance(cache, _OneCache), "cache", type(cache).__name__, "a _OneCache")
     prepared = _one_checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     out, lse = _one_newest(cache, q, scale)
@@ -2461,6 +2469,21 @@ class _TwoCache:
         return _TwoCache(**{name: moved(x) for name, x in vars(self).items()})
 
 
+def _two_remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for name, known, x in zip(("k2", "v"), cache.keys, new, strict=True):
+        _expect_as_before(name, known, x)
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
 def _two_newest(cache, q2, scale):
     """The vectors of the last rows and their lse; the cache has their own keys already."""
     batch, _, n, _ = q2.shape
@@ -2470,6 +2493,8 @@ def _two_newest(cache, q2, scale):
     numbers = _numbers(q2, k2, v, scale, None)
     outs = [q2.new_empty(*q2.shape[:3], v.shape[-1])]
     outs.append(q2.new_empty(q2.shape[:3], dtype=_wide(q2.dtype)))
+    if n == 0:
+        return outs
 
     def run(q2, k2, v, numbers, call, store):
         kv_heads = v.shape[1]
@@ -2500,7 +2525,7 @@ def _two_checked_with(cache, v, q2, k2, scale):
     prepared = _two_prepared(v, q2, k2, scale, None, cache.position, cache.position)
     prepared = *_operands(*prepared), *prepared[3:]
     q2, k2, v, *_ = prepared
-    _remember(cache, (k2, v))
+    _two_remember(cache, (k2, v))
     return prepared
 
 
@@ -2524,6 +2549,7 @@ def _two_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
+    _expect(isinstance(cache, _TwoCache), "cache", type(cache).__name__, "a _TwoCache")
     prepared = _two_checked_with(cache, v, q2, k2, scale)
     q2, k2, v, scale, *_ = prepared
     out, lse = _two_newest(cache, q2, scale)
@@ -2574,7 +2600,7 @@ def _combined(
     one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale, q_start, k_start, q_starts, kv_lengths
 ):
     """one - (exp(dot(a1, b1)) - exp(dot(a2, b2)) + 0.8) * two"""
-    dtype = q.dtype
+    dtype = one.dtype
     wide = _wide(dtype)
     return (
         one.to(wide)
@@ -2696,6 +2722,14 @@ class Cache:
         )
 
 
+def _copied(cache):
+    """A cache of each branch that may go on by itself; tensors are shared as far as the tokens so far go."""
+    return Cache(
+        dataclasses.replace(cache.one),
+        dataclasses.replace(cache.two),
+    )
+
+
 def _together(cache, one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale):
     """The rows of new tokens, of those that branches give."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -2728,8 +2762,11 @@ def step(
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    one, _ = _one_step(q, k, v, cache.one, scale=scale)
-    two, _ = _two_step(v, q2, k2, cache.two, scale=scale)
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    carried = _copied(cache)  # no branch goes on where another one refuses its arguments
+    one, _ = _one_step(q, k, v, carried.one, scale=scale)
+    two, _ = _two_step(v, q2, k2, carried.two, scale=scale)
+    cache.__dict__.update(carried.__dict__)
     return _together(cache, one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale), cache
 
 

@@ -707,27 +707,17 @@ def _make_room(cache, fresh):
     cache.keys = tuple(map(moved, cache.keys))
 
 
-def _remember(cache, new):
-    """Add what new tokens have."""
-    if not cache.keys:
-        cache.keys = tuple(x[:, :, :0] for x in new)
-    for known, x in zip(cache.keys, new, strict=True):
-        found, expected = (
-            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
-        )
-        _expect(
-            found == expected,
-            "what is new",
-            found,
-            f"batch, heads, width and so on of the cache, {expected}",
-        )
-    fresh = new[0].shape[2]
-    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
-        _make_room(cache, fresh)
-    place = cache.position - cache.dropped
-    for known, x in zip(cache.keys, new, strict=True):
-        known[:, :, place : place + fresh] = x
-    cache.position += fresh
+def _expect_as_before(name, known, x):
+    """Refuse new tokens that have another batch, width and so on than those before them."""
+    found, expected = (
+        (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+    )
+    _expect(
+        found == expected,
+        f"what is new in {name}",
+        found,
+        f"batch, heads, width and so on of the cache, {expected}",
+    )
 
 
 # --- the branch `sums`: j <= i --------------------------------------------------------------------
@@ -1627,6 +1617,21 @@ class _SumsCache:
         return _SumsCache(**{name: moved(x) for name, x in vars(self).items()})
 
 
+def _sums_remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for name, known, x in zip(("k_of_key",), cache.keys, new, strict=True):
+        _expect_as_before(name, known, x)
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
 def _sums_sum_up(cache, before, numbers):
     """Sum up the tokens before a position: all later rows see them."""
     if before <= cache.summed:
@@ -1648,6 +1653,8 @@ def _sums_newest(cache, q, scale):
     (k_of_key,) = (x[:, :, :held] for x in cache.keys)
     numbers = ()
     outs = [q.new_empty(*q.shape[:3], k_of_key.shape[-1])]
+    if n == 0:
+        return outs[0]
 
     def run(q, k_of_key, numbers, call, store):
         kv_heads = k_of_key.shape[1]
@@ -1689,7 +1696,7 @@ def _sums_checked_with(cache, q, k, scale):
     prepared = _sums_prepared(q, k, scale, None, cache.position, cache.position)
     prepared = *_sums_operands(*prepared), *prepared[2:]
     q, k_of_key, *_ = prepared
-    _remember(cache, (k_of_key,))
+    _sums_remember(cache, (k_of_key,))
     return prepared
 
 
@@ -1704,6 +1711,7 @@ def _sums_step(q: Tensor, k: Tensor, cache: _SumsCache, *, scale: float | None =
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
+    _expect(isinstance(cache, _SumsCache), "cache", type(cache).__name__, "a _SumsCache")
     prepared = _sums_checked_with(cache, q, k, scale)
     q, k_of_key, scale, *_ = prepared
     return _sums_newest(cache, q, scale), cache
@@ -2886,6 +2894,21 @@ class _MeanCache:
         return _MeanCache(**{name: moved(x) for name, x in vars(self).items()})
 
 
+def _mean_remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for name, known, x in zip(("k_of_key", "v"), cache.keys, new, strict=True):
+        _expect_as_before(name, known, x)
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
 def _mean_sum_up(cache, before, numbers):
     """Sum up the tokens before a position: all later rows see them."""
     if before <= cache.summed:
@@ -2907,6 +2930,8 @@ def _mean_newest(cache, q_of_row, scale):
     k_of_key, v = (x[:, :, :held] for x in cache.keys)
     numbers = ()
     outs = [q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1])]
+    if n == 0:
+        return outs[0]
 
     def run(q_of_row, k_of_key, v, numbers, call, store):
         kv_heads = v.shape[1]
@@ -2950,7 +2975,7 @@ def _mean_checked_with(cache, q, k, v, sums, scale):
     prepared = _mean_prepared(q, k, v, sums, scale, None, cache.position, cache.position)
     prepared = *_mean_operands(*prepared), *prepared[4:]
     q_of_row, k_of_key, v, *_ = prepared
-    _remember(cache, (k_of_key, v))
+    _mean_remember(cache, (k_of_key, v))
     return prepared
 
 
@@ -2967,6 +2992,7 @@ def _mean_step(
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
+    _expect(isinstance(cache, _MeanCache), "cache", type(cache).__name__, "a _MeanCache")
     prepared = _mean_checked_with(cache, q, k, v, sums, scale)
     q_of_row, k_of_key, v, scale, *_ = prepared
     return _mean_newest(cache, q_of_row, scale), cache
@@ -3004,7 +3030,7 @@ def _mean_prefill(
 
 def _combined(mean, q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     """mean"""
-    dtype = q.dtype
+    dtype = mean.dtype
     wide = _wide(dtype)
     return (mean.to(wide)).to(dtype)
 
@@ -3096,6 +3122,14 @@ class Cache:
         )
 
 
+def _copied(cache):
+    """A cache of each branch that may go on by itself; tensors are shared as far as the tokens so far go."""
+    return Cache(
+        dataclasses.replace(cache.sums),
+        dataclasses.replace(cache.mean),
+    )
+
+
 def _together(cache, mean, q, k, v, scale):
     """The rows of new tokens, of those that branches give."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -3115,8 +3149,11 @@ def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache, *, scale: float | None =
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    sums, _ = _sums_step(q, k, cache.sums, scale=scale)
-    mean, _ = _mean_step(q, k, v, sums, cache.mean, scale=scale)
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    carried = _copied(cache)  # no branch goes on where another one refuses its arguments
+    sums, _ = _sums_step(q, k, carried.sums, scale=scale)
+    mean, _ = _mean_step(q, k, v, sums, carried.mean, scale=scale)
+    cache.__dict__.update(carried.__dict__)
     return _together(cache, mean, q, k, v, scale), cache
 
 

@@ -2019,8 +2019,10 @@ def _cumsum_on(x, hidden, carried, at):
     """Sums over the keys up to each, after those that a decoder carried from earlier keys."""
     sums = _cumsum(x, hidden)
     if carried is not None:
+        if isinstance(carried[at], Tensor):
+            _expect_as_before("a running sum", carried[at], sums)
         sums = sums + carried[at]
-        carried[at] = sums[:, :, -1:]
+        carried[at] = sums[:, :, -1:] if x.shape[2] else carried[at]
     return sums
 
 
@@ -2654,20 +2656,27 @@ def _make_room(cache, fresh):
     cache.keys = tuple(map(moved, cache.keys))
 
 
+def _expect_as_before(name, known, x):
+    """Refuse new tokens that have another batch, width and so on than those before them."""
+    found, expected = (
+        (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+    )
+    _expect(
+        found == expected,
+        f"what is new in {name}",
+        found,
+        f"batch, heads, width and so on of the cache, {expected}",
+    )
+
+
 def _remember(cache, new):
     """Add what new tokens have."""
     if not cache.keys:
         cache.keys = tuple(x[:, :, :0] for x in new)
-    for known, x in zip(cache.keys, new, strict=True):
-        found, expected = (
-            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
-        )
-        _expect(
-            found == expected,
-            "what is new",
-            found,
-            f"batch, heads, width and so on of the cache, {expected}",
-        )
+    for name, known, x in zip(
+        ("k", "G_whole_of_key", "G_rest_of_key", "v"), cache.keys, new, strict=True
+    ):
+        _expect_as_before(name, known, x)
     fresh = new[0].shape[2]
     if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
         _make_room(cache, fresh)
@@ -2704,6 +2713,8 @@ def _newest(cache, q, G_whole_of_row, G_rest_of_row, scale):
     k, G_whole_of_key, G_rest_of_key, v = (x[:, :, :held] for x in cache.keys)
     numbers = _numbers(q, G_rest_of_key, v, scale, None)
     outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+    if n == 0:
+        return outs[0]
 
     def run(
         q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key, v, numbers, call, store
@@ -2782,6 +2793,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, cache: Cache, *, scale: flo
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
     prepared = _checked_with(cache, q, k, v, g, scale)
     q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key, v, scale, *_ = prepared
     return _newest(cache, q, G_whole_of_row, G_rest_of_row, scale), cache

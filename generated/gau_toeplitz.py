@@ -1619,20 +1619,25 @@ def _make_room(cache, fresh):
     cache.keys = tuple(map(moved, cache.keys))
 
 
+def _expect_as_before(name, known, x):
+    """Refuse new tokens that have another batch, width and so on than those before them."""
+    found, expected = (
+        (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+    )
+    _expect(
+        found == expected,
+        f"what is new in {name}",
+        found,
+        f"batch, heads, width and so on of the cache, {expected}",
+    )
+
+
 def _remember(cache, new):
     """Add what new tokens have."""
     if not cache.keys:
         cache.keys = tuple(x[:, :, :0] for x in new)
-    for known, x in zip(cache.keys, new, strict=True):
-        found, expected = (
-            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
-        )
-        _expect(
-            found == expected,
-            "what is new",
-            found,
-            f"batch, heads, width and so on of the cache, {expected}",
-        )
+    for name, known, x in zip(("k", "v"), cache.keys, new, strict=True):
+        _expect_as_before(name, known, x)
     fresh = new[0].shape[2]
     if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
         _make_room(cache, fresh)
@@ -1670,6 +1675,8 @@ def _newest(cache, q, bias):
     (bias_by_offset,) = _distances(q, k, v, bias, first, cache.dropped, n, held)
     numbers = _numbers(_as_long(q, cache.length), k, _as_long(v, cache.length), None, None)
     outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+    if n == 0:
+        return outs[0]
 
     def run(q, k, v, bias_by_offset, numbers, call, store):
         kv_heads = v.shape[1]
@@ -1716,6 +1723,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: Cache):
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
     prepared = _checked_with(cache, q, k, v, bias)
     q, k, v, bias_by_offset, *_ = prepared
     return _newest(cache, q, bias), cache

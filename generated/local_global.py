@@ -3075,7 +3075,7 @@ def _far_weights(q2, k2, *, rows=slice(None), scale=None, kv_lengths=None, q_sta
 
 def _combined(near, far, q, k, v, q2, k2, bias, scale, q_start, k_start, q_starts, kv_lengths):
     """near + far"""
-    dtype = q.dtype
+    dtype = near.dtype
     wide = _wide(dtype)
     return (near.to(wide) + far.to(wide)).to(dtype)
 

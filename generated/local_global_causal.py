@@ -327,6 +327,19 @@ def _is_shape_only(x):
 _ROOM = 64  # the fewest tokens that there is room for
 
 
+def _expect_as_before(name, known, x):
+    """Refuse new tokens that have another batch, width and so on than those before them."""
+    found, expected = (
+        (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+    )
+    _expect(
+        found == expected,
+        f"what is new in {name}",
+        found,
+        f"batch, heads, width and so on of the cache, {expected}",
+    )
+
+
 # --- the branch `near`: j <= i & i // 256 == j // 256 ---------------------------------------------
 # How the kernels follow from the spec:
 # - once-a-token: what one token or one distance determines alone is computed once for it, not
@@ -1698,16 +1711,8 @@ def _near_remember(cache, new):
     """Add what new tokens have."""
     if not cache.keys:
         cache.keys = tuple(x[:, :, :0] for x in new)
-    for known, x in zip(cache.keys, new, strict=True):
-        found, expected = (
-            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
-        )
-        _expect(
-            found == expected,
-            "what is new",
-            found,
-            f"batch, heads, width and so on of the cache, {expected}",
-        )
+    for name, known, x in zip(("k", "v"), cache.keys, new, strict=True):
+        _expect_as_before(name, known, x)
     fresh = new[0].shape[2]
     if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
         _near_make_room(cache, fresh)
@@ -1764,6 +1769,8 @@ def _near_newest(cache, q, bias):
     (bias_by_offset,) = _distances(q, k, v, bias, first, cache.dropped, n, held)
     numbers = _near_numbers(q, k, v, None, None)
     outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+    if n == 0:
+        return outs[0]
 
     def run(q, k, v, bias_by_offset, numbers, call, store):
         kv_heads = v.shape[1]
@@ -1810,6 +1817,7 @@ def _near_step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: _NearCache)
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
+    _expect(isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache")
     prepared = _near_checked_with(cache, q, k, v, bias)
     q, k, v, bias_by_offset, *_ = prepared
     return _near_newest(cache, q, bias), cache
@@ -3308,16 +3316,8 @@ def _far_remember(cache, new):
     """Add what new tokens have."""
     if not cache.keys:
         cache.keys = tuple(x[:, :, :0] for x in new)
-    for known, x in zip(cache.keys, new, strict=True):
-        found, expected = (
-            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
-        )
-        _expect(
-            found == expected,
-            "what is new",
-            found,
-            f"batch, heads, width and so on of the cache, {expected}",
-        )
+    for name, known, x in zip(("k2", "v"), cache.keys, new, strict=True):
+        _expect_as_before(name, known, x)
     fresh = new[0].shape[2]
     if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
         _far_make_room(cache, fresh)
@@ -3348,6 +3348,8 @@ def _far_newest(cache, q2, scale):
     k2, v = (x[:, :, :held] for x in cache.keys)
     numbers = _far_numbers(q2, k2, v, scale, None)
     outs = [q2.new_empty(*q2.shape[:3], v.shape[-1])]
+    if n == 0:
+        return outs[0]
 
     def run(q2, k2, v, numbers, call, store):
         kv_heads = v.shape[1]
@@ -3405,6 +3407,7 @@ def _far_step(v: Tensor, q2: Tensor, k2: Tensor, cache: _FarCache, *, scale: flo
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
+    _expect(isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache")
     prepared = _far_checked_with(cache, v, q2, k2, scale)
     q2, k2, v, scale, *_ = prepared
     return _far_newest(cache, q2, scale), cache
@@ -3436,7 +3439,7 @@ def _far_prefill(
 
 def _combined(near, far, q, k, v, q2, k2, bias, scale, q_start, k_start, q_starts, kv_lengths):
     """near + far"""
-    dtype = q.dtype
+    dtype = near.dtype
     wide = _wide(dtype)
     return (near.to(wide) + far.to(wide)).to(dtype)
 
@@ -3540,6 +3543,14 @@ class Cache:
         )
 
 
+def _copied(cache):
+    """A cache of each branch that may go on by itself; tensors are shared as far as the tokens so far go."""
+    return Cache(
+        dataclasses.replace(cache.near),
+        dataclasses.replace(cache.far),
+    )
+
+
 def _together(cache, near, far, q, k, v, q2, k2, bias, scale):
     """The rows of new tokens, of those that branches give."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -3569,8 +3580,11 @@ def step(
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    near, _ = _near_step(q, k, v, bias, cache.near)
-    far, _ = _far_step(v, q2, k2, cache.far, scale=scale)
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    carried = _copied(cache)  # no branch goes on where another one refuses its arguments
+    near, _ = _near_step(q, k, v, bias, carried.near)
+    far, _ = _far_step(v, q2, k2, carried.far, scale=scale)
+    cache.__dict__.update(carried.__dict__)
     return _together(cache, near, far, q, k, v, q2, k2, bias, scale), cache
 
 

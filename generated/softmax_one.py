@@ -1419,20 +1419,25 @@ def _make_room(cache, fresh):
     cache.keys = tuple(map(moved, cache.keys))
 
 
+def _expect_as_before(name, known, x):
+    """Refuse new tokens that have another batch, width and so on than those before them."""
+    found, expected = (
+        (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+    )
+    _expect(
+        found == expected,
+        f"what is new in {name}",
+        found,
+        f"batch, heads, width and so on of the cache, {expected}",
+    )
+
+
 def _remember(cache, new):
     """Add what new tokens have."""
     if not cache.keys:
         cache.keys = tuple(x[:, :, :0] for x in new)
-    for known, x in zip(cache.keys, new, strict=True):
-        found, expected = (
-            (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
-        )
-        _expect(
-            found == expected,
-            "what is new",
-            found,
-            f"batch, heads, width and so on of the cache, {expected}",
-        )
+    for name, known, x in zip(("k", "v"), cache.keys, new, strict=True):
+        _expect_as_before(name, known, x)
     fresh = new[0].shape[2]
     if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
         _make_room(cache, fresh)
@@ -1451,6 +1456,8 @@ def _newest(cache, q, scale):
     numbers = _numbers(q, k, v, scale, None)
     outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
     outs.append(q.new_empty(q.shape[:3], dtype=_wide(q.dtype)))
+    if n == 0:
+        return outs
 
     def run(q, k, v, numbers, call, store):
         kv_heads = v.shape[1]
@@ -1504,6 +1511,7 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
     prepared = _checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     out, lse = _newest(cache, q, scale)

@@ -109,6 +109,10 @@ CASES: dict[str, str] = {
   param t[8]
   score = scale * dot(q + k[i], k) + s[i] * s[j] + t[kind[i] % 8]
   normalize = rows + exp(s[i])""",
+    "a weight of the query's position alone": """
+  pattern = causal
+  weight = dot(q[i], k[i])
+  normalize = count""",
     "a number of each head that only the divisor reads, once keys are counted": """
   score = scale * dot(q, k) / count
   weight = exp(score) - 0.5

@@ -12,12 +12,29 @@ from attncc.check.given import check_widths, fields_read, sides_of
 from attncc.check.oracle import OutsideTable, dense
 from attncc.check.sizes import Case, arguments, cases, per_batch, shape_of
 from attncc.spec.data import Size
-from attncc.spec.expr import TRUE, AtRow, Dot, Entry, Expr, Name, Reduce, Symbol, Vector, walk
+from attncc.spec.expr import (
+    TRUE,
+    AtRow,
+    Binary,
+    BinaryOp,
+    Const,
+    Dot,
+    Entry,
+    Expr,
+    Let,
+    Name,
+    Negate,
+    Reduce,
+    Symbol,
+    Vector,
+    walk,
+)
 from attncc.spec.model import Spec
 
 _HEADS = ((2, 2), (4, 2), (6, 1))
 _WIDTHS = (64, 1, 8, 40, 72, 128)
 _VALUE_WIDTHS = ("d", "wider", "narrower")
+_NARROW = 40  # where states have the third power of the width
 _LENGTHS = (31, 17, 9, 7, 5, 3, 2, 1)
 _WHOLES = range(16)
 _OF_PAIRS = (63, 1, 7, 130)  # lengths where vectors of pairs make [B, H, n, m, features] numbers
@@ -30,6 +47,8 @@ def cases_of(spec: Spec, seed: int = 0, quick: bool = False) -> tuple[Case, ...]
     limits: dict[str, tuple[object, ...]] = {"d": widths, "e": value_widths}
     if _has_vectors_of_pairs(spec):
         limits["n"] = _OF_PAIRS
+    if max(_most_dots(core.weight, core.score) for core in spec.cores) > 2:
+        limits["d"] = tuple(each for each in widths if each <= _NARROW) or widths
     return cases(
         seed,
         quick,
@@ -220,6 +239,25 @@ def _has_vectors_of_pairs(spec: Spec) -> bool:
         for vector in ((node.left, node.right) if isinstance(node, Dot) else (node.vector,))
     )
     return any(sides_of(each, data) == (True, True) for each in vectors)
+
+
+def _most_dots(expr: Expr, score: Expr) -> int:
+    """How many dot products a polynomial multiplies: its features by states are as many as that power of the width."""
+    match expr:
+        case Dot() | Reduce():
+            return 1
+        case Symbol(name=Name.SCORE):
+            return _most_dots(score, score)
+        case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT, left=left, right=right):
+            return max(_most_dots(left, score), _most_dots(right, score))
+        case Binary(op=BinaryOp.MULTIPLY, left=left, right=right):
+            return _most_dots(left, score) + _most_dots(right, score)
+        case Binary(op=BinaryOp.DIVIDE, left=inner) | Negate(operand=inner) | Let(value=inner):
+            return _most_dots(inner, score)
+        case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))):
+            return _most_dots(left, score) * power
+        case _:
+            return 0
 
 
 def rounds_vectors(spec: Spec) -> bool:

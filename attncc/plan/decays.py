@@ -18,10 +18,10 @@ def decays(spec: Spec, causal: bool) -> frozenset[Span]:
     data = {each.name: each for each in spec.data}
     return frozenset(
         node.span
-        for field in (read_fields(spec) if causal else ())
+        for field in read_fields(spec)
         for node in walk(field)
         if isinstance(node, Call) and node.function in ("exp", "exp2") and node.span is not None
-        if _falls(node.arguments[0], data)
+        if never_positive(node.arguments[0]) or (causal and _falls(node.arguments[0], data))
     )
 
 
@@ -62,5 +62,7 @@ def never_positive(expr: Expr) -> bool:
             )
         case Binary(op=BinaryOp.ADD, left=left, right=right):
             return never_positive(left) and never_positive(right)
+        case Binary(op=BinaryOp.SUBTRACT, left=left, right=right):
+            return never_positive(left) and never_negative(right)
         case _:
             return False

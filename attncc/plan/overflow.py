@@ -31,7 +31,7 @@ def overflows(spec: Spec, graph: Graph, bounded: frozenset[Span] = frozenset()) 
     if not found:
         return ()
     usual, _, _ = rewrite(build(split(replace(spec, normalizer=Symbol(Name.ROWS)))), LAWS)
-    by_rows = not _infinite(usual)
+    by_rows = spec.normalizer != Symbol(Name.ROWS) and not _infinite(usual)
     return tuple(dict.fromkeys(_warning(spec, power, base, by_rows) for power, base in found.items()))
 
 

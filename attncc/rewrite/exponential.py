@@ -13,6 +13,7 @@ from attncc.spec.expr import (
     BinaryOp,
     Call,
     Const,
+    Dot,
     Expr,
     Indicator,
     Let,
@@ -256,6 +257,8 @@ def never_negative(expr: Expr, known: frozenset[str] = frozenset()) -> bool:
             return min(values) >= 0
         case Reduce(vector=vector):
             return never_negative(vector, known)
+        case Dot(left=left, right=right):
+            return left == right or (never_negative(left, known) and never_negative(right, known))
         case Local(name=local):
             return local in known
         case Call(function="exp" | "exp2" | "sigmoid" | "relu" | "abs" | "sqrt" | "softplus"):

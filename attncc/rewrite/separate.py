@@ -97,7 +97,8 @@ class _Separation:
         for (key, factors, exponent), row in found.items():
             alike.setdefault((factors, exponent), []).append((row, key))
         for products in alike.values():
-            if len(products) > 1 and any(_grows(row) for row, _ in products) and any(_grows(key) for _, key in products):
+            rows, keys = zip(*products, strict=True)
+            if len(products) > 1 and any(map(_grows, rows)) and any(map(_grows, keys)):
                 raise NotSeparable("a difference of positions comes apart into numbers that grow where it does not")
 
     def _inlined(self, expr: Expr) -> Expr:

@@ -100,7 +100,8 @@ class CallScope(NameScope):
         wanted = function.arity
         if (wanted is not None and len(arguments) != wanted) or (wanted is None and len(arguments) < 2):
             count = "two or more arguments" if wanted is None else f"{wanted} argument{'s' * (wanted != 1)}"
-            self.fail("E206", f"`{name.text}` takes {count}, but {_given(len(arguments))}", node.span)
+            helps = (f"write `{name.text}({', '.join('xyz'[: wanted or 2])})`",)
+            self.fail("E206", f"`{name.text}` takes {count}, but {_given(len(arguments))}", node.span, helps=helps)
         return Call(name.text, tuple(arguments), span=node.span)
 
     def _of_vectors(self, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
@@ -135,12 +136,13 @@ class CallScope(NameScope):
             self.fail("E207", f"`{name}` cannot be read in `{where.value}`", span, notes=(note,), helps=helps)
         given = self._positional(node)
         if len(given) != 1:
-            self.fail("E206", f"`{name}` takes one argument, but {_given(len(given))}", span)
+            helps = (f"write `{name}(k)`",)
+            self.fail("E206", f"`{name}` takes one argument, but {_given(len(given))}", span, helps=helps)
         value = self.as_value(given[0], bindings, where)
         side = side_of(value, data_of(bindings))
         if side is not Side.COLUMN:
             found = "depends on no token" if side is Side.NONE else f"belongs to {side.value}"
-            axes = ("declare it with an axis m, for instance `input g[B, H, m]`",) if side is Side.ROW else ()
+            axes = ("declare it with an axis m, for instance `input g[B, H, m]`",) if side is not Side.PAIR else ()
             text = "expected something of each key"
             self.fail("E205", f"`{name}` is of keys, but this {found}", given[0].span, text=text, helps=axes)
         return OverKeys(name, value, span=span)
@@ -150,7 +152,8 @@ class CallScope(NameScope):
             case (weight,) if not isinstance(weight, tree.NamedArgument):
                 return RowSum(self.as_number(weight, bindings, FieldName.WEIGHT), span=node.span)
         given = len(node.arguments)
-        self.fail("E206", f"`rows(w)` takes one weight without a name, but {_given(given)}", node.span)
+        helps = ("write `rows(w)`, or `rows` for the weight of the attention",)
+        self.fail("E206", f"`rows(w)` takes one weight without a name, but {_given(given)}", node.span, helps=helps)
 
     def _merge(self, node: tree.Call, bindings: Bindings) -> Expr:
         names: list[str] = []

@@ -246,6 +246,9 @@ class FieldResolver:
     def _check_row(self, spec: Spec, bindings: Bindings) -> None:
         """A normaliser is a number of the row: what is one key's cannot stand in it outside a sum."""
         data = data_of(bindings)
+        if spec.normalizer == Const(0):
+            label = Label(spec.normalizer.span or spec.span, "every row is divided by 0")
+            self._error("E212", "this has no value", label, helps=("write `normalize = none` to divide by nothing",))
         pending = [spec.normalizer]
         while pending:
             node = pending.pop()

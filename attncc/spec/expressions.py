@@ -99,7 +99,8 @@ class ExpressionResolver(CallScope):
         try:
             expr = fold(self._node(node, bindings, where))
         except NoValue as reason:
-            self.fail("E212", "this has no value", node.span, text=str(reason))
+            helps = ("divide by a number other than 0",) if str(reason) == "the divisor is 0" else ()
+            self.fail("E212", "this has no value", node.span, text=str(reason), helps=helps)
         finally:
             self._depth -= 1
         self.check_size(expr, node.span, where)

@@ -243,3 +243,13 @@ def test_the_oracle_is_called_with_data_in_order() -> None:
     spec = SPECS["a sink"]
     with pytest.raises(ValueError, match="argument 2 is"):
         dense(spec, torch.ones(1, 2, 3, 4))
+
+
+def test_cubes_of_products_are_checked_with_narrow_vectors() -> None:
+    """By states they have as many features as the third power of the width."""
+    product_of = e.Dot(q, k)
+    cube = op("^", op("+", e.Const(1), e.Symbol(e.Name.SCORE)), e.Const(3))
+    narrow = cases_of(with_data(score=product_of, weight=cube))
+    assert max(each.d for each in narrow) <= 40
+    square = cases_of(with_data(score=product_of, weight=op("^", product_of, e.Const(2))))
+    assert max(each.d for each in square) > 100

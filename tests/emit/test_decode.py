@@ -222,4 +222,52 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="what is new"):
         built.module.step(q[:, :1], q[:, :1], q[:, :1], cache)
     assert cache.position == 4
+    with pytest.raises(ValueError, match="cache is NoneType, expected a Cache"):
+        built.module.step(q, q, q, None)
     assert not hasattr(build("attention x { }", tmp_path).module, "step")
+
+
+NO_TOKEN = (f"pattern = causal; {GATED}", f"pattern = window(9); {BY_CHANNEL}", "pattern = window(9)")
+
+
+@pytest.mark.parametrize("text", NO_TOKEN)
+def test_a_step_of_no_token(text: str, tmp_path: Path) -> None:
+    built = build(f"attention x {{ {text} }}", tmp_path)
+    inputs = inputs_of(built.spec, CASE)
+    whole = built.module.attention(*(inputs[each.name] for each in built.spec.data))
+    out, cache = built.module.prefill(*some(built.spec, inputs, 0, 0))
+    assert out.shape[2] == 0
+    found, at = [], 0
+    for count in (0, 20, 0, 1, 0, 1):
+        out, cache = built.module.step(*some(built.spec, inputs, at, at + count), cache)
+        assert out.shape == (*whole.shape[:2], count, whole.shape[3])
+        found.append(out)
+        at += count
+    torch.testing.assert_close(torch.cat(found, 2), whole[:, :, :at], rtol=1e-9, atol=1e-9)
+
+
+REFUSED = {
+    "a gate": f"pattern = causal; {GATED}",
+    "a gate by channel": f"pattern = causal; {BY_CHANNEL}",
+    "a window": "pattern = window(9)",
+    "branches": "input g[B, H, m]; let G = cumsum(min(g, 0)); branch a { pattern = window(9) }; "
+    "branch b { pattern = causal; weight = exp(G[i] - G[j]) * score; normalize = none }; combine = a + b",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_step_leaves_the_cache_as_it_was(name: str, tmp_path: Path) -> None:
+    built = build(f"attention x {{ {REFUSED[name]} }}", tmp_path)
+    spec, inputs = built.spec, inputs_of(built.spec, CASE)
+    whole = built.module.attention(*(inputs[each.name] for each in spec.data))
+    _, cache = built.module.prefill(*some(spec, inputs, 0, 30))
+    last = spec.data[-1].name
+    new = some(spec, inputs, 30, 31)
+    wrong = [[change(each) for each in new] for change in (lambda x: x[:1], lambda x: x.float())]
+    wrong.append([each[:1] if data.name == last else each for data, each in zip(spec.data, new, strict=True)])
+    for each in wrong:
+        with pytest.raises(ValueError):
+            built.module.step(*each, cache)
+    for at in range(30, 40):
+        out, cache = built.module.step(*some(spec, inputs, at, at + 1), cache)
+        torch.testing.assert_close(out, whole[:, :, at : at + 1], rtol=1e-9, atol=1e-9)

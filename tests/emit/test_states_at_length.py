@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
-from tests.modules import build_file
+from tests.modules import build, build_file
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +46,15 @@ def test_extreme_gates(name: str, dtype: torch.dtype, gates: str, tmp_path_facto
         assert one.isfinite().all()
         scale = other.float().abs().max() + 1e-6
         assert (one.float() - other.float()).abs().max() <= (0.02 if dtype == torch.bfloat16 else 1e-4) * scale
+
+
+def test_angles_far_from_the_start(tmp_path: Path) -> None:
+    """Sines and cosines of positions are exact at any of them: only distances matter, wherever a sequence stands."""
+    text = "attention x { pattern = causal; weight = dot(relu(q), relu(k)) * cos((i - j) / 10); normalize = count }"
+    attention = build(text, tmp_path).module.attention
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(1, 1, 500, 8, generator=generator) for _ in range(3))
+    exact = attention(q.double(), k.double(), v.double(), plan="blocked")
+    for start in (0, 1_000_000):
+        found = attention(q, k, v, q_start=start, k_start=start, plan="linear")
+        assert (found - exact).abs().max() <= 1e-6 * exact.abs().max()

@@ -251,6 +251,17 @@ def test_autocast_is_what_sdpa_does(name: str, modules: Callable[[str], Built]) 
     assert leaf.grad is not None and leaf.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("name", ["differences", "channels"])
+def test_autocast_of_branches(name: str, tmp_path: Path) -> None:
+    text = {
+        "differences": "branch a { pattern = causal }; branch b { pattern = window(9) }; combine = a - 0.5 * b",
+        "channels": "pattern = causal; weight = dot(softmax_of(q), exp(min(k, 5))); normalize = channels",
+    }[name]
+    attention, (q, k, v) = build(f"attention x {{ {text} }}", tmp_path).module.attention, operands(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attention(q, k, v).dtype == torch.bfloat16
+
+
 def test_autocast_allows_mixed_dtypes(modules: Callable[[str], Built]) -> None:
     q, k, v = operands(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):

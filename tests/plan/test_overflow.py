@@ -42,6 +42,8 @@ SMALL = (
     "weight = exp(i % 2 == 0 ? tanh(score) : 1); normalize = none",
     "weight = exp(-abs(i - j) / 8) * relu(score); normalize = none",
     "weight = elu(score) + 1; normalize = none",
+    "weight = exp(-dot(q, q) / 2 - dot(k, k) / 2) * (1 + score)^2; normalize = none",
+    "weight = exp(-0.5 * dot(q, q)) * dot(relu(q), relu(k))",
     "similarity = sigmoid",
     "similarity = laplace",
 )

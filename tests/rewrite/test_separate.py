@@ -31,6 +31,11 @@ TOGETHER = {
     "score^4": "a product of 4 dot products has too many features",
     "sum(tanh(q + k))": "is no sum of products",
     "i - j < 3 ? score : 1": "is no sum of products",
+    "(i - j) * score": "numbers that grow",
+    "(1 - (i - j) / 64)^2 * score": "numbers that grow",
+    "(1 + score + i - j)^50": "a product of 50 dot products has too many features",
+    "(1 + score)^(10^9)": "a product of 1000000000 dot products has too many features",
+    " * ".join(f"({at} + cos({at} * (i - j)))" for at in range(1, 12)): "it may be a sum of 256 products",
 }
 
 

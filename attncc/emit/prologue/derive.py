@@ -90,8 +90,8 @@ class Prologue:
         self.used |= tokens.used
         return out.text()
 
-    def _print_start(self, out: Writer, *, in_call: bool = True) -> None:
-        """Sizes and positions; what nothing reads is dropped afterwards."""
+    def _print_start(self, out: Writer, *, in_call: bool = True, typed: str = "") -> None:
+        """Sizes and positions; what nothing reads is dropped afterwards. `typed`: what has the type of the result."""
         sizes, rows = self.sizes, self.sizes.rows.name
         out.line(f"batch = {sizes[Size.BATCH]}")
         out.line(f"heads = {sizes[Size.HEADS]}")
@@ -101,7 +101,7 @@ class Prologue:
             out.line(f"m = {sizes[Size.KEYS]}")
         out.line(f"d = {sizes[Size.WIDTH]}")
         out.line(f"e = {sizes[Size.VALUE_WIDTH]}")
-        out.line(f"dtype = {rows}.dtype")
+        out.line(f"dtype = {typed or rows}.dtype")
         out.line("wide = _wide(dtype)")
         out.line(f"device = {rows}.device")
         out.line("head = torch.arange(heads, device=device)[:, None, None]")
@@ -213,7 +213,7 @@ class CombinedOutputs(Prologue):
         with out.block(f"def _combined({arguments}, {scale}q_start, k_start, q_starts, kv_lengths):"):
             out.line(f'"""{spec_text(self.combine)}"""')
             place = out.place
-            self._print_start(out)
+            self._print_start(out, typed=next(iter(self.outputs), ""))  # autocast has given outputs another one
             if body.place:
                 out.lines(body.text())
             if isinstance(self.combine, Merge):

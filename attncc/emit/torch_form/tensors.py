@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attncc.emit.dialects import HOST, torch_dialect
+from attncc.emit.dialects import HOST, Dialect, torch_dialect
 from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.operands import Operands
 from attncc.emit.tile import Kernel
@@ -71,22 +71,21 @@ class TensorTexts:
 
     def plain(self, expr: Expr, context: int = 0) -> str:
         """The expression out of place."""
+        return self._written(expr, context, torch_dialect(self.rows))
+
+    def at_position(self, expr: Expr) -> str:
+        """A number that reads a position, rounded once: angles far from the start need more digits than float32 has."""
+        text = self._written(expr, 0, replace(torch_dialect(self.rows), real="({0}).double()"))
+        return f"({text}).to({self.rows}.dtype)"
+
+    def _written(self, expr: Expr, context: int, dialect: Dialect) -> str:
         host = ExpressionWriter(HOST, lambda name: SYMBOLS[name], lambda name: name)
         writer = ExpressionWriter(
-            torch_dialect(self.rows), lambda name: SYMBOLS[name], lambda name: self.rename.get(name, name), host=host
+            dialect, lambda name: SYMBOLS[name], lambda name: self.rename.get(name, name), host=host
         )
         text = writer.write(expr, context)
         self.used |= writer.used
         return text
-
-    def at_position(self, expr: Expr) -> str:
-        """A number that reads a position, rounded once: angles far from the start need more digits than float32 has."""
-        dialect = replace(torch_dialect(self.rows), real="({0}).double()")
-        host = ExpressionWriter(HOST, lambda name: SYMBOLS[name], lambda name: name)
-        writer = ExpressionWriter(dialect, lambda name: SYMBOLS[name], lambda name: self.rename.get(name, name), host=host)
-        text = writer.write(expr)
-        self.used |= writer.used
-        return f"({text}).to({self.rows}.dtype)"
 
     def value(self, expr: Expr, dead: set[str]) -> str:
         """The expression, overwriting the tiles named in `dead`."""
