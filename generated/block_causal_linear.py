@@ -140,6 +140,12 @@ if triton is not None:
         return result
 
     @triton.jit
+    def _log(x):
+        """The natural logarithm, -inf where x is 0."""
+        positive = x > 0.0
+        return tl.where(positive, tl.log(tl.where(positive, x, 1.0)), float("-inf"))
+
+    @triton.jit
     def _floor_divide(a, b):
         """a // b rounded down, for b > 0; Triton's own rounds towards 0."""
         return (a - _modulo(a, b)) // b
@@ -170,7 +176,7 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _forward_kernel(
-        q_of_row_ptr, k_of_key_ptr, v_ptr, out_ptr, inverse_ptr, residual_ptr,
+        q_of_row_ptr, k_of_key_ptr, v_ptr, out_ptr, inverse_ptr, lse_ptr, residual_ptr,
         q_start_ptr, kv_lengths_ptr,
         q_of_row_strides, k_of_key_strides, v_strides,
         n, m, k_start,
@@ -243,8 +249,10 @@ if triton is not None:
 
         out = total * _inverse(rows)[:, None]
         inverse = tl.where(rows == 0, 0.0, 1 / rows)
+        lse = _log(rows)
         _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
         tl.store(inverse_ptr + first_vector + tl.arange(0, BLOCK_M), inverse, mask=visible)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M), lse, mask=visible)
         if residual_ptr is not None:  # what rounding takes from `out`, for backward
             residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
             _store_tile(residual_ptr + first_vector * E, visible, residual, BLOCK_M, E, BLOCK_E)
@@ -617,17 +625,18 @@ def _launch_forward(
     m = k_of_key.shape[2]
     out = q_of_row.new_empty(batch, heads, n, v.shape[-1])
     inverse = q_of_row.new_empty(batch, heads, n, dtype=torch.float32)
+    lse = q_of_row.new_empty(batch, heads, n, dtype=torch.float32)
     residual = q_of_row.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
     starts, lengths = _places(q_of_row, k_of_key, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
         _launch(_forward_kernel, "forward", grid, q_of_row, k_of_key, v,
-            q_of_row, k_of_key, v, out, inverse, residual if keep_residual else None,
+            q_of_row, k_of_key, v, out, inverse, lse, residual if keep_residual else None,
             starts, lengths,
             q_of_row.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
             n, m, k_start,
         )  # fmt: skip
-    return (out, inverse, residual)
+    return (out, inverse, lse, residual)
 
 
 def _launch_backward(
@@ -636,8 +645,10 @@ def _launch_backward(
     v,
     out,
     inverse,
+    lse,
     residual,
     d_out,
+    d_lse,
     scale,
     q_start,
     k_start,
@@ -651,7 +662,7 @@ def _launch_backward(
     d_q_of_row = q_of_row.new_empty(q_of_row.shape)
     d_k_of_key = k_of_key.new_empty(k_of_key.shape)
     dv = v.new_empty(v.shape)
-    delta = (d_out.float() * _unrounded(out, residual)).sum(-1)
+    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
     inverse = inverse.contiguous()
     starts, lengths = _places(q_of_row, k_of_key, q_start, q_starts, kv_lengths)
     if dv.numel():
@@ -694,7 +705,8 @@ def _forward_slab(q_of_row, k_of_key, v, numbers, slab, chunks, work, call, stat
         total.baddbmm_(_pairs(dot_q_of_rowk_of_key, q_of_row), v_tile)
     out = total.mul_(_pairs(_reciprocal(rows), q_of_row))
     inverse = _where(rows == 0, 0.0, 1 / rows, q_of_row)
-    return out, inverse
+    lse = torch.log(rows)
+    return out, inverse, lse
 
 
 def _backward_slab(
@@ -892,7 +904,7 @@ def _forward(
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q_of_row.dtype)
     outs = [q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1])]
-    outs += [q_of_row.new_empty(q_of_row.shape[:3], dtype=wide) for _ in range(1)]
+    outs += [q_of_row.new_empty(q_of_row.shape[:3], dtype=wide) for _ in range(2)]
     outs.append(q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1] if keep_residual else 0))
     numbers = ()
 
@@ -930,8 +942,10 @@ def _backward(
     v,
     out,
     inverse,
+    lse,
     residual,
     d_out,
+    d_lse,
     scale,
     q_start,
     k_start,
@@ -947,7 +961,9 @@ def _backward(
     numbers = ()
     out = _unrounded(out, residual)
 
-    def run(q_of_row, k_of_key, v, out, inverse, d_out, d_k_of_key, dv, numbers, call, store):
+    def run(
+        q_of_row, k_of_key, v, out, inverse, d_out, d_lse, d_k_of_key, dv, numbers, call, store
+    ):
         work, kv_heads = None, v.shape[1]
         heads = v.shape[1]
         collapsed = []
@@ -958,6 +974,7 @@ def _backward(
             work = _workspace(slab, chunks, q_of_row, 2, work)
             d_rows = _fold(d_out, slab, kv_heads)
             delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+            delta -= _rows_of(d_lse, slab)
             results = _backward_slab(
                 _fold(q_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
                 d_rows, _rows_of(inverse, slab), delta, dv[slab.entries].flatten(0, 1),
@@ -974,7 +991,7 @@ def _backward(
                     results = (results[0] + given[0].reshape(results[0].shape),)
             store(slab, results)
         _add_key_gradients(
-            collapsed, q_of_row, k_of_key, v, d_out, inverse, out, numbers, heads,
+            collapsed, q_of_row, k_of_key, v, d_out, inverse, out, d_lse, numbers, heads,
             d_k_of_key, dv,
         )  # fmt: skip
 
@@ -982,8 +999,8 @@ def _backward(
     with torch.autocast(q_of_row.device.type, enabled=False):
         call = _Call(q_of_row.shape[2], v.shape[2], q_of_row.shape[1], 0)
         run(
-            q_of_row, k_of_key, v, out, inverse, d_out, d_k_of_key, dv, numbers, call,
-            functools.partial(_store, grads),
+            q_of_row, k_of_key, v, out, inverse, d_out, d_lse, d_k_of_key, dv, numbers,
+            call, functools.partial(_store, grads),
         )  # fmt: skip
     return d_q_of_row, d_k_of_key.to(k_of_key.dtype), dv.to(v.dtype)
 
@@ -1397,14 +1414,14 @@ def _key_gradients(found, k_of_key, v, numbers, blocks, block):
 
 
 def _add_key_gradients(
-    slabs, q_of_row, k_of_key, v, d_out, inverse, out, numbers, heads,
+    slabs, q_of_row, k_of_key, v, d_out, inverse, out, d_lse, numbers, heads,
     d_k_of_key, dv,
 ):  # fmt: skip
     """Add what rows give to the gradients of keys that all rows of their slabs see."""
 
     def of_slab(slab):
         d_rows = _rows_in(d_out, slab)
-        delta = (d_rows * _rows_in(out, slab)).sum(-1, keepdim=True)
+        delta = (d_rows * _rows_in(out, slab)).sum(-1, keepdim=True) - _rows_of(d_lse, slab)
         return _of_slab(
             _rows_in(q_of_row, slab), d_rows, _rows_of(inverse, slab), delta,
             _entries_of(numbers, slab), heads, slab,
@@ -1456,7 +1473,8 @@ def _weights_of(q_of_row, k_of_key, i, j, hidden, numbers, call):
     kept = dot_q_of_rowk_of_key.masked_fill(hidden, 0.0)
     rows = kept.sum(-1, keepdim=True)
     inverse = _where(rows == 0, 0.0, 1 / rows, q_of_row)
-    return kept, rows, (inverse,)
+    lse = _safe_log(rows)
+    return kept, rows, (inverse, lse)
 
 
 def _batched(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths):
@@ -1549,6 +1567,11 @@ def _reciprocal(x):
     return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
 
 
+def _safe_log(x):
+    """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
+
+
 def _row(x, q, shape):
     """Numbers that no sum is in, for every row of a slab."""
     return q.new_zeros((*shape, 1)) + x
@@ -1623,12 +1646,14 @@ class _Attention(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         q_of_row, k_of_key, v, *ctx.numbers, q_starts, kv_lengths, ctx.form, _ = inputs
         ctx.save_for_backward(q_of_row, k_of_key, v, *output, q_starts, kv_lengths)
-        ctx.mark_non_differentiable(output[1], output[2])
+        ctx.mark_non_differentiable(output[1], output[3])
 
     @staticmethod
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors
-        grads = _Gradient.apply(*saved, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        grads = _Gradient.apply(
+            *saved, d_out, d_statistics[1], *ctx.numbers, q_starts, kv_lengths, ctx.form
+        )
         return *grads, *(None,) * (len(ctx.numbers) + 4)
 
     @staticmethod
@@ -1649,7 +1674,7 @@ class _Gradient(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         *saved, ctx.form = inputs
         ctx.numbers = saved[-5:-2]
-        gradients = saved[-6:-5]
+        gradients = saved[-7:-5]
         ctx.save_for_backward(*saved[:3], *gradients, *saved[-2:])
 
     @staticmethod
@@ -1658,14 +1683,14 @@ class _Gradient(torch.autograd.Function):
 
         def differentiable(q_of_row, k_of_key, v):
             outs = _batched(q_of_row, k_of_key, v, *ctx.numbers, q_starts, kv_lengths)
-            return (outs[0],)
+            return (outs[0], outs[2])
 
         def gradient(q_of_row, k_of_key, v, *gradients):
             return torch.func.vjp(differentiable, q_of_row, k_of_key, v)[1](gradients)
 
         inputs = q_of_row, k_of_key, v, *gradients
         d_q_of_row, d_k_of_key, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](grads)
-        return d_q_of_row, d_k_of_key, dv, *(None,) * 3, *d_gradients, *(None,) * 6
+        return d_q_of_row, d_k_of_key, dv, *(None,) * 4, *d_gradients, *(None,) * 6
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -1695,10 +1720,10 @@ def _register():
     numbers = f"float scale, {places}, str form"
     inputs = "Tensor q_of_row, Tensor k_of_key, Tensor v"
     _library.define(
-        f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
+        f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor, Tensor)"
     )
-    statistics = "Tensor inverse, Tensor residual, "
-    saved = f"Tensor out, {statistics}Tensor d_out"
+    statistics = "Tensor inverse, Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
     gradients = "(Tensor, Tensor, Tensor)"
     _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
@@ -1709,6 +1734,7 @@ def _register():
         out = q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1])
         return (
             out,
+            q_of_row.new_empty(q_of_row.shape[:3], dtype=_wide(q_of_row.dtype)),
             q_of_row.new_empty(q_of_row.shape[:3], dtype=_wide(q_of_row.dtype)),
             q_of_row.new_empty(*q_of_row.shape[:3], v.shape[-1] if numbers[-1] else 0),
         )
@@ -1724,7 +1750,7 @@ def _register():
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors
         run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
-        grads = run(*saved, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        grads = run(*saved, d_out, d_statistics[1], *ctx.numbers, q_starts, kv_lengths, ctx.form)
         return *grads, *(None,) * (len(ctx.numbers) + 4)
 
     def setup_context(ctx, inputs, output):
@@ -1872,6 +1898,7 @@ def attention(
     q_start: int | Tensor | None = None,
     k_start: int = 0,
     dropout_p: float = 0.0,
+    return_lse: bool = False,
     form: str | None = None,
     plan: str | None = None,
 ):
@@ -1887,12 +1914,14 @@ def attention(
         q_start: the position of the first row, one number or [batch];
             so that rows and keys end together by default.
         k_start: the position of the first key.
+        return_lse: also return the natural logarithm of each row's normaliser.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
         plan: "linear" sums keys that many rows see once for them all, "blocked" meets every pair;
             by default what costs less for the sizes of the call.
 
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
+        With return_lse also [batch, heads, n], -inf for rows without weights.
 
     Raises:
         ValueError: an argument whose shape, dtype or device does not fit, with its name.
@@ -1907,7 +1936,7 @@ def attention(
         outs = _Attention.apply(*prepared, form, keep_residual)
     else:
         outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form, keep_residual)
-    return outs[0]
+    return (outs[0], outs[2]) if return_lse else outs[0]
 
 
 def weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0):

@@ -139,6 +139,12 @@ if triton is not None:
         return result
 
     @triton.jit
+    def _log(x):
+        """The natural logarithm, -inf where x is 0."""
+        positive = x > 0.0
+        return tl.where(positive, tl.log(tl.where(positive, x, 1.0)), float("-inf"))
+
+    @triton.jit
     def _forward_tile(
         rows, total, a_of_row,
         b_of_key_ptr, v_ptr, b_of_key_stride, v_stride,
@@ -163,7 +169,7 @@ if triton is not None:
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _forward_kernel(
         a_of_row_ptr, random_of_row_ptr, b_of_key_ptr, v_ptr, out_ptr, inverse_ptr,
-        part_of_random_of_row_ptr, residual_ptr,
+        part_of_random_of_row_ptr, lse_ptr, residual_ptr,
         q_start_ptr, kv_lengths_ptr,
         a_of_row_strides, b_of_key_strides, v_strides,
         n, m, k_start,
@@ -238,6 +244,7 @@ if triton is not None:
         norm = rows + random_of_row
         out = total * _inverse(norm)[:, None]
         inverse = tl.where(norm == 0, 0.0, 1 / norm)
+        lse = _log(norm)
         part_of_random_of_row = tl.where(norm == 0, 0.0, 1 / norm)
         _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
         tl.store(inverse_ptr + first_vector + tl.arange(0, BLOCK_M), inverse, mask=visible)
@@ -246,6 +253,7 @@ if triton is not None:
             part_of_random_of_row,
             mask=visible,
         )
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M), lse, mask=visible)
         if residual_ptr is not None:  # what rounding takes from `out`, for backward
             residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
             _store_tile(residual_ptr + first_vector * E, visible, residual, BLOCK_M, E, BLOCK_E)
@@ -627,18 +635,19 @@ def _launch_forward(
     out = a_of_row.new_empty(batch, heads, n, v.shape[-1])
     inverse = a_of_row.new_empty(batch, heads, n, dtype=torch.float32)
     part_of_random_of_row = a_of_row.new_empty(batch, heads, n, dtype=torch.float32)
+    lse = a_of_row.new_empty(batch, heads, n, dtype=torch.float32)
     residual = a_of_row.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
     starts, lengths = _places(a_of_row, b_of_key, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
         _launch(_forward_kernel, "forward", grid, a_of_row, b_of_key, v,
-            a_of_row, random_of_row, b_of_key, v, out, inverse, part_of_random_of_row,
+            a_of_row, random_of_row, b_of_key, v, out, inverse, part_of_random_of_row, lse,
             residual if keep_residual else None,
             starts, lengths,
             a_of_row.stride()[:3], b_of_key.stride()[:3], v.stride()[:3],
             n, m, k_start,
         )  # fmt: skip
-    return (out, inverse, part_of_random_of_row, residual)
+    return (out, inverse, part_of_random_of_row, lse, residual)
 
 
 def _launch_backward(
@@ -649,8 +658,10 @@ def _launch_backward(
     out,
     inverse,
     part_of_random_of_row,
+    lse,
     residual,
     d_out,
+    d_lse,
     scale,
     q_start,
     k_start,
@@ -665,7 +676,7 @@ def _launch_backward(
     d_a_of_row = a_of_row.new_empty(a_of_row.shape)
     d_b_of_key = b_of_key.new_empty(b_of_key.shape)
     dv = v.new_empty(v.shape)
-    delta = (d_out.float() * _unrounded(out, residual)).sum(-1)
+    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
     inverse = inverse.contiguous()
     starts, lengths = _places(a_of_row, b_of_key, q_start, q_starts, kv_lengths)
     if dv.numel():
@@ -710,8 +721,9 @@ def _forward_slab(a_of_row, b_of_key, v, random_of_row, numbers, slab, chunks, w
     norm = rows + random_of_row
     out = total.mul_(_pairs(_reciprocal(norm), a_of_row))
     inverse = _where(norm == 0, 0.0, 1 / norm, a_of_row)
+    lse = torch.log(norm)
     part_of_random_of_row = _where(norm == 0, 0.0, 1 / norm, a_of_row)
-    return out, inverse, part_of_random_of_row
+    return out, inverse, part_of_random_of_row, lse
 
 
 def _backward_slab(
@@ -938,7 +950,7 @@ def _forward(
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(a_of_row.dtype)
     outs = [a_of_row.new_empty(*a_of_row.shape[:3], v.shape[-1])]
-    outs += [a_of_row.new_empty(a_of_row.shape[:3], dtype=wide) for _ in range(2)]
+    outs += [a_of_row.new_empty(a_of_row.shape[:3], dtype=wide) for _ in range(3)]
     outs.append(a_of_row.new_empty(*a_of_row.shape[:3], v.shape[-1] if keep_residual else 0))
     numbers = ()
 
@@ -979,8 +991,10 @@ def _backward(
     out,
     inverse,
     part_of_random_of_row,
+    lse,
     residual,
     d_out,
+    d_lse,
     scale,
     q_start,
     k_start,
@@ -1006,6 +1020,7 @@ def _backward(
         inverse,
         part_of_random_of_row,
         d_out,
+        d_lse,
         d_b_of_key,
         dv,
         numbers,
@@ -1022,6 +1037,7 @@ def _backward(
             work = _workspace(slab, chunks, a_of_row, 2, work)
             d_rows = _fold(d_out, slab, kv_heads)
             delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+            delta -= _rows_of(d_lse, slab)
             results = _backward_slab(
                 _fold(a_of_row, slab, kv_heads), b_of_key[slab.entries], v[slab.entries],
                 _rows_of(random_of_row, slab), d_rows, _rows_of(inverse, slab), delta,
@@ -1041,7 +1057,7 @@ def _backward(
             store(slab, results)
         _add_key_gradients(
             collapsed, a_of_row, b_of_key, v, d_out, inverse, part_of_random_of_row, out,
-            numbers, heads, d_b_of_key, dv,
+            d_lse, numbers, heads, d_b_of_key, dv,
         )  # fmt: skip
 
     grads = (d_a_of_row, d_random_of_row)
@@ -1049,7 +1065,7 @@ def _backward(
         call = _Call(a_of_row.shape[2], v.shape[2], a_of_row.shape[1], 0)
         run(
             a_of_row, b_of_key, v, random_of_row, out, inverse, part_of_random_of_row,
-            d_out, d_b_of_key, dv, numbers, call, functools.partial(_store, grads),
+            d_out, d_lse, d_b_of_key, dv, numbers, call, functools.partial(_store, grads),
         )  # fmt: skip
     return d_a_of_row, d_b_of_key.to(b_of_key.dtype), dv.to(v.dtype), d_random_of_row
 
@@ -1465,14 +1481,14 @@ def _key_gradients(found, b_of_key, v, numbers, blocks, block):
 
 
 def _add_key_gradients(
-    slabs, a_of_row, b_of_key, v, d_out, inverse, part_of_random_of_row, out, numbers, heads,
+    slabs, a_of_row, b_of_key, v, d_out, inverse, part_of_random_of_row, out, d_lse, numbers, heads,
     d_b_of_key, dv,
 ):  # fmt: skip
     """Add what rows give to the gradients of keys that all rows of their slabs see."""
 
     def of_slab(slab):
         d_rows = _rows_in(d_out, slab)
-        delta = (d_rows * _rows_in(out, slab)).sum(-1, keepdim=True)
+        delta = (d_rows * _rows_in(out, slab)).sum(-1, keepdim=True) - _rows_of(d_lse, slab)
         return _of_slab(
             _rows_in(a_of_row, slab), d_rows, _rows_of(inverse, slab), delta,
             _rows_of(part_of_random_of_row, slab), _entries_of(numbers, slab), heads, slab,
@@ -1525,8 +1541,9 @@ def _weights_of(a_of_row, b_of_key, random_of_row, i, j, hidden, numbers, call):
     rows = kept.sum(-1, keepdim=True)
     norm = rows + random_of_row
     inverse = _where(norm == 0, 0.0, 1 / norm, a_of_row)
+    lse = _safe_log(norm)
     part_of_random_of_row = _where(norm == 0, 0.0, 1 / norm, a_of_row)
-    return kept, norm, (inverse, part_of_random_of_row)
+    return kept, norm, (inverse, part_of_random_of_row, lse)
 
 
 def _batched(a_of_row, b_of_key, v, random_of_row, scale, q_start, k_start, q_starts, kv_lengths):
@@ -1629,6 +1646,11 @@ def _reciprocal(x):
     if not isinstance(x, Tensor):
         return 1.0 / x if x else 0.0
     return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
+
+
+def _safe_log(x):
+    """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
 
 
 def _row(x, q, shape):
@@ -1760,12 +1782,14 @@ class _Attention(torch.autograd.Function):
             inputs
         )
         ctx.save_for_backward(a_of_row, b_of_key, v, random_of_row, *output, q_starts, kv_lengths)
-        ctx.mark_non_differentiable(output[1], output[2], output[3])
+        ctx.mark_non_differentiable(output[1], output[2], output[4])
 
     @staticmethod
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors
-        grads = _Gradient.apply(*saved, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        grads = _Gradient.apply(
+            *saved, d_out, d_statistics[2], *ctx.numbers, q_starts, kv_lengths, ctx.form
+        )
         return *grads, *(None,) * (len(ctx.numbers) + 4)
 
     @staticmethod
@@ -1786,7 +1810,7 @@ class _Gradient(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         *saved, ctx.form = inputs
         ctx.numbers = saved[-5:-2]
-        gradients = saved[-6:-5]
+        gradients = saved[-7:-5]
         ctx.save_for_backward(*saved[:4], *gradients, *saved[-2:])
 
     @staticmethod
@@ -1797,7 +1821,7 @@ class _Gradient(torch.autograd.Function):
             outs = _batched(
                 a_of_row, b_of_key, v, random_of_row, *ctx.numbers, q_starts, kv_lengths
             )
-            return (outs[0],)
+            return (outs[0], outs[3])
 
         def gradient(a_of_row, b_of_key, v, random_of_row, *gradients):
             return torch.func.vjp(differentiable, a_of_row, b_of_key, v, random_of_row)[1](
@@ -1808,7 +1832,7 @@ class _Gradient(torch.autograd.Function):
         d_a_of_row, d_b_of_key, dv, d_random_of_row, *d_gradients = torch.func.vjp(
             gradient, *inputs
         )[1](grads)
-        return d_a_of_row, d_b_of_key, dv, d_random_of_row, *(None,) * 4, *d_gradients, *(None,) * 6
+        return d_a_of_row, d_b_of_key, dv, d_random_of_row, *(None,) * 5, *d_gradients, *(None,) * 6
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -1837,11 +1861,10 @@ def _register():
     places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
     numbers = f"float scale, {places}, str form"
     inputs = "Tensor a_of_row, Tensor b_of_key, Tensor v, Tensor random_of_row"
-    _library.define(
-        f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor, Tensor)"
-    )
-    statistics = "Tensor inverse, Tensor part_of_random_of_row, Tensor residual, "
-    saved = f"Tensor out, {statistics}Tensor d_out"
+    outputs = "(Tensor, Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> {outputs}")
+    statistics = "Tensor inverse, Tensor part_of_random_of_row, Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
     gradients = "(Tensor, Tensor, Tensor, Tensor)"
     _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
     _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
@@ -1852,6 +1875,7 @@ def _register():
         out = a_of_row.new_empty(*a_of_row.shape[:3], v.shape[-1])
         return (
             out,
+            a_of_row.new_empty(a_of_row.shape[:3], dtype=_wide(a_of_row.dtype)),
             a_of_row.new_empty(a_of_row.shape[:3], dtype=_wide(a_of_row.dtype)),
             a_of_row.new_empty(a_of_row.shape[:3], dtype=_wide(a_of_row.dtype)),
             a_of_row.new_empty(*a_of_row.shape[:3], v.shape[-1] if numbers[-1] else 0),
@@ -1869,7 +1893,7 @@ def _register():
     def backward(ctx, d_out, *d_statistics):
         *saved, q_starts, kv_lengths = ctx.saved_tensors
         run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
-        grads = run(*saved, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        grads = run(*saved, d_out, d_statistics[2], *ctx.numbers, q_starts, kv_lengths, ctx.form)
         return *grads, *(None,) * (len(ctx.numbers) + 4)
 
     def setup_context(ctx, inputs, output):
@@ -2019,6 +2043,7 @@ def attention(
     q_start: int | Tensor | None = None,
     k_start: int = 0,
     dropout_p: float = 0.0,
+    return_lse: bool = False,
     form: str | None = None,
     plan: str | None = None,
 ):
@@ -2035,12 +2060,14 @@ def attention(
         q_start: the position of the first row, one number or [batch];
             so that rows and keys end together by default.
         k_start: the position of the first key.
+        return_lse: also return the natural logarithm of each row's normaliser.
         form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
         plan: "linear" sums keys that many rows see once for them all, "blocked" meets every pair;
             by default what costs less for the sizes of the call.
 
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
+        With return_lse also [batch, heads, n], -inf for rows without weights.
 
     Raises:
         ValueError: an argument whose shape, dtype or device does not fit, with its name.
@@ -2055,7 +2082,7 @@ def attention(
         outs = _Attention.apply(*prepared, form, keep_residual)
     else:
         outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form, keep_residual)
-    return outs[0]
+    return (outs[0], outs[3]) if return_lse else outs[0]
 
 
 def weights(
@@ -2180,15 +2207,16 @@ def _sum_up(cache, before, numbers):
 
 
 def _newest(cache, a_of_row, random_of_row, scale):
-    """The vectors of the last rows; the cache has their own keys already."""
+    """The vectors of the last rows and their lse; the cache has their own keys already."""
     batch, _, n, _ = a_of_row.shape
     first, last = cache.position - n, cache.position - 1
     held = cache.position - cache.dropped
     b_of_key, v = (x[:, :, :held] for x in cache.keys)
     numbers = ()
     outs = [a_of_row.new_empty(*a_of_row.shape[:3], v.shape[-1])]
+    outs.append(a_of_row.new_empty(a_of_row.shape[:3], dtype=_wide(a_of_row.dtype)))
     if n == 0:
-        return outs[0]
+        return outs
 
     def run(a_of_row, b_of_key, v, random_of_row, numbers, call, store):
         kv_heads = v.shape[1]
@@ -2214,12 +2242,12 @@ def _newest(cache, a_of_row, random_of_row, scale):
             _rows_of(random_of_row, slab), _entries_of(numbers, slab), slab, chunks, work,
             call, state,
         )  # fmt: skip
-        store(slab, results[:1])
+        store(slab, (results[0], results[3]))
 
     with torch.autocast(a_of_row.device.type, enabled=False):
         call = _Call(a_of_row.shape[2], v.shape[2], a_of_row.shape[1], 0)
         run(a_of_row, b_of_key, v, random_of_row, numbers, call, functools.partial(_store, outs))
-    return outs[0]
+    return outs
 
 
 def _checked_with(cache, q, k, v, random, scale):
@@ -2239,7 +2267,14 @@ def _checked_with(cache, q, k, v, random, scale):
 
 @torch.no_grad()
 def step(
-    q: Tensor, k: Tensor, v: Tensor, random: Tensor, cache: Cache, *, scale: float | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    random: Tensor,
+    cache: Cache,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
 ):
     """The next token of a sequence, or several, after those of a cache.
 
@@ -2249,11 +2284,13 @@ def step(
 
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
+        With return_lse the logarithms of their normalisers stand in between.
     """
     _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
     prepared = _checked_with(cache, q, k, v, random, scale)
     a_of_row, b_of_key, v, random_of_row, scale, *_ = prepared
-    return _newest(cache, a_of_row, random_of_row, scale), cache
+    out, lse = _newest(cache, a_of_row, random_of_row, scale)
+    return (out, lse, cache) if return_lse else (out, cache)
 
 
 @torch.no_grad()
@@ -2264,6 +2301,7 @@ def prefill(
     random: Tensor,
     *,
     scale: float | None = None,
+    return_lse: bool = False,
     form: str | None = None,
 ):
     """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
@@ -2272,7 +2310,7 @@ def prefill(
         q, k, v, random: as in `attention`, with as many rows as keys.
         form: "triton" or "torch", as in `attention`.
     """
-    out = attention(q, k, v, random, scale=scale, form=form)
+    out, lse = attention(q, k, v, random, scale=scale, return_lse=True, form=form)
     cache = Cache()
     prepared = _checked_with(cache, q, k, v, random, scale)
     a_of_row, b_of_key, v, random_of_row, scale, *_ = prepared
@@ -2280,7 +2318,7 @@ def prefill(
     _, (_, full) = _segments(cache.position, cache.position, call)[0]
     _sum_up(cache, min(full, cache.position), ())
     _make_room(cache, 1)
-    return out, cache
+    return (out, lse, cache) if return_lse else (out, cache)
 
 
 class Attention(nn.Module):

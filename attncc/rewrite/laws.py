@@ -189,6 +189,8 @@ def weights_never_negative(graph: Graph, at_least_zero: frozenset[str]) -> bool:
             known.add(node.name)
         if node.op in (Op.SUM, Op.RESTRICT) and node.inputs[0] in known:
             known.add(node.name)
+        if node.op is Op.DOT and all(each in known for each in node.inputs):  # of features that are never negative
+            known.add(node.name)
     return "norm" in known
 
 

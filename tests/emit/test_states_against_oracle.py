@@ -96,3 +96,10 @@ def test_weights(name: str, pattern: str, tmp_path: Path) -> None:
 def test_blocks_of_any_size(rows: int, tmp_path: Path) -> None:
     """Blocks of one row are the recurrence, one block of all rows is dense attention."""
     check(f"attention x {{ pattern = causal; {GATED} }}", tmp_path, CASES[:4], rows)
+
+
+def test_a_window_of_softmax_merged_with_sums_of_all_other_keys(tmp_path: Path) -> None:
+    """Features that are never negative are weights that `merge` can count by."""
+    near = "branch near { pattern = window(15) }"
+    far = "branch far { pattern = i - j > 15; similarity = features(x -> elu(x) + 1) }"
+    check(f"attention x {{ {near}; {far}; combine = merge(near, far) }}", tmp_path)
