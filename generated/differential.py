@@ -2723,7 +2723,7 @@ class Cache:
 
 
 def _copied(cache):
-    """A cache of each branch that may go on by itself; tensors are shared as far as the tokens so far go."""
+    """The same cache, so that steps of this one leave the other as it is; tensors are shared."""
     return Cache(
         dataclasses.replace(cache.one),
         dataclasses.replace(cache.two),
