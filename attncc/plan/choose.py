@@ -69,7 +69,8 @@ def _check_merges(mixture: Mixture) -> None:
                     Label(where.normalizer.span or where.span, "this is not proven to be a sum of weights >= 0"),
                 )
                 note = "merged branches count by the sums of their rows' weights, which have to be positive"
-                helps = ("combine their outputs with `+`, or divide by the sum of weights such as `exp(…)` or `relu(…)`",)
+                positive = "divide by the sum of weights such as `exp(…)` or `relu(…)`"
+                helps = (f"combine their outputs with `+`, or {positive}",)
                 message = f"the branch `{name}` cannot be merged"
                 raise AttnError(Diagnostic("E303", message, labels, (note,), helps))
 
