@@ -1115,9 +1115,9 @@ def _places(q, k, q_start, q_starts, kv_lengths):
     return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
 
 
-def _gradient_room(x, in_pieces):
-    """Room for a gradient; pieces add to it."""
-    return x.new_zeros(x.shape, dtype=torch.float32) if in_pieces else x.new_empty(x.shape)
+def _gradient_room(x, adds):
+    """Room for a gradient, or for several kernels that add to it."""
+    return x.new_zeros(x.shape, dtype=torch.float32) if adds else x.new_empty(x.shape)
 
 
 def _longest(classes, axis, length):

@@ -1870,6 +1870,39 @@ def _far_numbers(q, k, v, scale, kv_lengths):
 if triton is not None:
 
     @triton.jit
+    def _load_part(start, stride, channel, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] channels of vectors, from `channel` on; what there is not reads as 0."""
+        channels = channel + tl.arange(0, BLOCK)
+        pointers = start + tl.arange(0, LANES)[:, None] * stride + channels[None, :]
+        if MASKED:
+            part = tl.load(pointers, mask=visible[:, None] & (channels[None, :] < WIDTH), other=0.0)
+        else:
+            part = tl.load(pointers, mask=channels[None, :] < WIDTH, other=0.0)
+        return part.to(tl.float32)
+
+    @triton.jit
+    def _sums_at(start, step, values, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+        """Where the sums of ROWS features, `step` apart, and of COLUMNS values lie."""
+        features = tl.arange(0, ROWS) * step
+        return start + features[:, None] * values + tl.arange(0, COLUMNS)[None, :]
+
+    @triton.jit
+    def _add_part(start, stride, channel, visible, part, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                  BLOCK: tl.constexpr):  # fmt: skip
+        """Add [LANES, BLOCK] numbers to channels of vectors, from `channel` on."""
+        channels = channel + tl.arange(0, BLOCK)
+        pointers = start + tl.arange(0, LANES)[:, None] * stride + channels[None, :]
+        there = visible[:, None] & (channels[None, :] < WIDTH)
+        tl.store(pointers, tl.load(pointers, mask=there, other=0.0) + part, mask=there)
+
+    @triton.jit
+    def _load_sums(start, step, values, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+        """The sums of ROWS features, `step` apart; those from `count` on read as 0."""
+        there = tl.arange(0, ROWS) < count
+        return tl.load(_sums_at(start, step, values, ROWS, COLUMNS), mask=there[:, None], other=0.0)
+
+    @triton.jit
     def _far_forward_tile(
         out, q2,
         k2_ptr, v_ptr, k2_stride, v_stride,
@@ -1895,13 +1928,13 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["n", "m", "k_start"])
     def _far_forward_kernel(
-        q2_ptr, k2_ptr, v_ptr, out_ptr,
+        q2_ptr, k2_ptr, v_ptr, out_ptr, out_state_ptr,
         q_start_ptr, kv_lengths_ptr,
         q2_strides, k2_strides, v_strides,
         n, m, k_start,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
-        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
-        BLOCK_N: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BY_STATES: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     ):  # fmt: skip
         row = tl.program_id(0) * BLOCK_M  # first row of the tile
         head = tl.program_id(1)
@@ -1942,7 +1975,12 @@ if triton is not None:
         f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
         f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
 
-        out = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        if not BY_STATES:
+            out = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        else:  # go on from the sums of keys that all rows of the tile see
+            out = _load_tile(
+                out_state_ptr + first_vector * E, E, visible, BLOCK_M, E, BLOCK_E, True
+            )
         for step in range(0, f0 - t0 + t1 - f1):
             tile = t0 + step
             tile = tl.where(tile < f0, tile, tile + (f1 - f0))
@@ -1952,13 +1990,14 @@ if triton is not None:
                 i, tile * BLOCK_N, k_start, low, high,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
             )  # fmt: skip
-        for tile in range(f0, f1):
-            out = _far_forward_tile(
-                out, q2,
-                k2_ptr + tile * k2_step, v_ptr + tile * v_step, k2_strides[2], v_strides[2],
-                i, tile * BLOCK_N, k_start, low, high,
-                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
-            )  # fmt: skip
+        if not BY_STATES:
+            for tile in range(f0, f1):
+                out = _far_forward_tile(
+                    out, q2,
+                    k2_ptr + tile * k2_step, v_ptr + tile * v_step, k2_strides[2], v_strides[2],
+                    i, tile * BLOCK_N, k_start, low, high,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
 
         _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
 
@@ -1996,8 +2035,8 @@ if triton is not None:
         k2_strides, v_strides, q2_strides, d_out_strides,
         n, m, k_start, d_dot_q2k2_constant,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
-        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
-        BLOCK_N: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BY_STATES: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     ):  # fmt: skip
         column = tl.program_id(0) * BLOCK_N  # first key of the tile
         kv_head = tl.program_id(1)
@@ -2060,14 +2099,15 @@ if triton is not None:
                     j, tile * BLOCK_M, q_start, n, d_dot_q2k2_constant,
                     D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
                 )  # fmt: skip
-            for tile in range(f0, f1):
-                dv, d_k2 = _far_backward_columns_tile(
-                    dv, d_k2, k2, v,
-                    q2_head_ptr + tile * q2_step, d_out_head_ptr + tile * d_out_step, q2_strides[2],
-                    d_out_strides[2],
-                    j, tile * BLOCK_M, q_start, n, d_dot_q2k2_constant,
-                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
-                )  # fmt: skip
+            if not BY_STATES:
+                for tile in range(f0, f1):
+                    dv, d_k2 = _far_backward_columns_tile(
+                        dv, d_k2, k2, v,
+                        q2_head_ptr + tile * q2_step, d_out_head_ptr + tile * d_out_step,
+                        q2_strides[2], d_out_strides[2],
+                        j, tile * BLOCK_M, q_start, n, d_dot_q2k2_constant,
+                        D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                    )  # fmt: skip
         _store_tile(
             d_k2_ptr + first_vector * D,
             column_lanes < m,
@@ -2116,8 +2156,8 @@ if triton is not None:
         d_out_strides, k2_strides, v_strides,
         n, m, k_start, d_dot_q2k2_constant,
         GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
-        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
-        BLOCK_N: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BY_STATES: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     ):  # fmt: skip
         row = tl.program_id(0) * BLOCK_M  # first row of the tile
         head = tl.program_id(1)
@@ -2170,15 +2210,445 @@ if triton is not None:
                 i, tile * BLOCK_N, k_start, low, high, d_dot_q2k2_constant,
                 D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
             )  # fmt: skip
-        for tile in range(f0, f1):
-            d_q2 = _far_backward_rows_tile(
-                d_q2, d_out,
-                k2_ptr + tile * k2_step, v_ptr + tile * v_step, k2_strides[2], v_strides[2],
-                i, tile * BLOCK_N, k_start, low, high, d_dot_q2k2_constant,
-                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
-            )  # fmt: skip
+        if not BY_STATES:
+            for tile in range(f0, f1):
+                d_q2 = _far_backward_rows_tile(
+                    d_q2, d_out,
+                    k2_ptr + tile * k2_step, v_ptr + tile * v_step, k2_strides[2], v_strides[2],
+                    i, tile * BLOCK_N, k_start, low, high, d_dot_q2k2_constant,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
 
         _store_tile(d_q2_ptr + first_vector * D, visible, d_q2, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "heads"])
+    def _runs_by_row_kernel(
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        n, m, k_start, tiles, heads,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """The runs of tiles of keys that all of its rows see, for a tile of rows."""
+        tile = tl.program_id(0)
+        row = tile * BLOCK_M
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = 0
+        high = tl.minimum(256 * _floor_divide(last, 256) - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(256 * _floor_divide(first, 256) - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+        spot = runs_ptr + ((batch * tl.num_programs(1) + head) * tiles + tile) * 2
+        tl.store(spot, f0)
+        tl.store(spot + 1, tl.where(row < n, f1, f0))
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _sums_by_row_kernel(
+        k2_ptr, v_ptr, sums_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        k2_strides, v_strides,
+        n, m, k_start, tiles, segments, leads,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """For every tile of rows the sum over the keys that all of them see."""
+        value_blocks, channel_blocks = tl.cdiv(E, BLOCK_E), tl.cdiv(WIDTH, BLOCK_W)
+        values, padded = value_blocks * BLOCK_E, channel_blocks * BLOCK_W
+        size = leads * padded  # features of the sums of a tile
+        job = tl.program_id(0)
+        value = job % value_blocks * BLOCK_E
+        job = job // value_blocks
+        channel = job % channel_blocks * BLOCK_W
+        job = job // channel_blocks
+        segment = job % segments
+        job = job // segments
+        lead = 0
+        kv_head = tl.program_id(1)
+        kv_heads = tl.num_programs(1)
+        batch = tl.program_id(2)
+        k2_at = (
+            k2_ptr
+            + tl.cast(batch, tl.int64) * k2_strides[0]
+            + tl.cast(kv_head, tl.int64) * k2_strides[1]
+        )
+        k2_stride = k2_strides[2]
+        v_at = (
+            v_ptr
+            + tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(kv_head, tl.int64) * v_strides[1]
+        )
+        v_stride = v_strides[2]
+        run_spot = (batch * segments + segment) * tiles
+        spot = tl.cast((batch * kv_heads + kv_head) * segments + segment, tl.int64)
+        tile_sums = spot * tiles
+        within = lead * padded + channel
+
+        sums = tl.zeros([BLOCK_W, BLOCK_E], tl.float32)
+        # These are the sums over the run low … high - 1 of tiles.
+        run_low, run_high = 0, 0
+        for tile in range(0, tiles):
+            run = runs_ptr + (run_spot + tile) * 2
+            f0 = tl.load(run)
+            f1 = tl.load(run + 1)
+            if f0 < f1:
+                if (f0 < run_low) | (f0 > run_high) | (f1 < run_high):  # no run that follows
+                    run_low, run_high = f0, f0
+                    sums = tl.zeros([BLOCK_W, BLOCK_E], tl.float32)
+                for step in range(0, f1 - run_high):
+                    item = run_high + step
+                    column = item * BLOCK_N
+                    v = _load_part(
+                        v_at + tl.cast(column, tl.int64) * v_stride, v_stride, value, 0, BLOCK_N, E,
+                        BLOCK_E, False,
+                    )  # fmt: skip
+                    k2 = _load_part(
+                        k2_at + tl.cast(column, tl.int64) * k2_stride, k2_stride, channel, 0,
+                        BLOCK_N, WIDTH, BLOCK_W, False,
+                    )  # fmt: skip
+                    part = k2
+                    features = part
+                    sums = _dot(tl.trans(features), v, sums, PRECISION)
+                run_low, run_high = f0, f1
+                place = (tile_sums + tile) * size + within
+                tl.store(
+                    _sums_at(sums_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E), sums
+                )
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _rows_by_sums_kernel(
+        q2_ptr, sums_ptr, out_state_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        q2_strides,
+        n, m, k_start, tiles, segments, leads,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        LAST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """Add what the keys that all rows of the tile see give to their sums."""
+        value_blocks, padded = tl.cdiv(E, BLOCK_E), tl.cdiv(LAST, BLOCK_W) * BLOCK_W
+        values, size = value_blocks * BLOCK_E, leads * padded
+        value = tl.program_id(0) % value_blocks * BLOCK_E
+        tile = tl.program_id(0) // value_blocks
+        row = tile * BLOCK_M
+        head = tl.program_id(1)
+        heads = tl.num_programs(1)
+        kv_head = head // GROUP
+        kv_heads = heads // GROUP
+        batch = tl.program_id(2)
+        q2_at = (
+            q2_ptr
+            + tl.cast(batch, tl.int64) * q2_strides[0]
+            + tl.cast(head, tl.int64) * q2_strides[1]
+        )
+        q2_stride = q2_strides[2]
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        first_token = (tl.cast(batch, tl.int64) * heads + head) * n + row
+        out_state = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for segment in range(0, segments):
+            run_spot = (batch * segments + segment) * tiles
+            spot = tl.cast((batch * kv_heads + kv_head) * segments + segment, tl.int64)
+            run = runs_ptr + (run_spot + tile) * 2
+            f0 = tl.load(run)
+            f1 = tl.load(run + 1)
+            if f0 < f1:
+                own_sums = (spot * tiles + tile) * size
+                for channel in range(0, WIDTH, BLOCK_W):
+                    q2 = _load_part(
+                        q2_at + tl.cast(row, tl.int64) * q2_stride, q2_stride, channel, visible,
+                        BLOCK_M, WIDTH, BLOCK_W, True,
+                    )  # fmt: skip
+                    part = q2
+                    features = part * 0.00390625
+                    place = own_sums + channel
+                    sums = tl.load(
+                        _sums_at(sums_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E)
+                    )
+                    out_state = _dot(features, sums, out_state, PRECISION)
+        _add_part(
+            out_state_ptr + first_token * E, E, value, visible, out_state, BLOCK_M, E, BLOCK_E,
+        )  # fmt: skip
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _row_gradients_by_sums_kernel(
+        q2_ptr, d_out_ptr, sums_ptr, d_q2_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        q2_strides, d_out_strides,
+        n, m, k_start, tiles, segments, leads,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        LAST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """Add what the sums of the tile's keys give to the gradients of its rows."""
+        value_blocks, padded = tl.cdiv(E, BLOCK_E), tl.cdiv(LAST, BLOCK_W) * BLOCK_W
+        values, size = value_blocks * BLOCK_E, leads * padded
+        tile = tl.program_id(0)
+        row = tile * BLOCK_M
+        head = tl.program_id(1)
+        heads = tl.num_programs(1)
+        kv_head = head // GROUP
+        kv_heads = heads // GROUP
+        batch = tl.program_id(2)
+        d_out_at = (
+            d_out_ptr
+            + tl.cast(batch, tl.int64) * d_out_strides[0]
+            + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_stride = d_out_strides[2]
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        first_token = (tl.cast(batch, tl.int64) * heads + head) * n + row
+        for channel in range(0, D, BLOCK_W):
+            d_part = tl.zeros([BLOCK_M, BLOCK_W], tl.float32)
+            for segment in range(0, segments):
+                run_spot = (batch * segments + segment) * tiles
+                spot = tl.cast((batch * kv_heads + kv_head) * segments + segment, tl.int64)
+                run = runs_ptr + (run_spot + tile) * 2
+                f0 = tl.load(run)
+                f1 = tl.load(run + 1)
+                if f0 < f1:
+                    own_sums = (spot * tiles + tile) * size
+                    place = own_sums + channel
+                    d_features = tl.zeros([BLOCK_M, BLOCK_W], tl.float32)
+                    for value in range(0, E, BLOCK_E):
+                        d_out = _load_part(
+                            d_out_at + tl.cast(row, tl.int64) * d_out_stride, d_out_stride, value,
+                            visible, BLOCK_M, E, BLOCK_E, True,
+                        )  # fmt: skip
+                        sums = _load_sums(
+                            sums_ptr + place * values + value, 1, values, D - channel, BLOCK_W,
+                            BLOCK_E,
+                        )  # fmt: skip
+                        d_features = _dot(d_out, tl.trans(sums), d_features, PRECISION)
+                    scaled = tl.zeros([BLOCK_M], tl.float32) + 0.00390625
+                    d_part += d_features * scaled[:, None]
+            _add_part(
+                d_q2_ptr + first_token * WIDTH, WIDTH, channel, visible, d_part, BLOCK_M, WIDTH,
+                BLOCK_W,
+            )  # fmt: skip
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "heads"])
+    def _runs_by_key_kernel(
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        n, m, k_start, tiles, heads,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """The runs of tiles of rows that see all of its keys, for a tile of keys."""
+        tile = tl.program_id(0)
+        column = tile * BLOCK_N
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        first = k_start + column
+        last = first + tl.minimum(BLOCK_N, keys - column) - 1
+        in_rows = tl.where(column < keys, n, 0)
+        low = tl.maximum(256 * _floor_divide(first, 256) + 256 - q_start, 0)
+        high = in_rows
+        t0 = low // BLOCK_M
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+        full_low = tl.maximum(256 * _floor_divide(last, 256) + 256 - q_start, 0)
+        full_high = in_rows
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+        spot = runs_ptr + ((batch * tl.num_programs(1) + head) * tiles + tile) * 2
+        tl.store(spot, f0)
+        tl.store(spot + 1, f1)
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _sums_by_key_kernel(
+        q2_ptr, d_out_ptr, sums_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        q2_strides, d_out_strides,
+        n, m, k_start, tiles, segments, leads,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """For every tile of keys the sum over the rows that see all of them."""
+        value_blocks, channel_blocks = tl.cdiv(E, BLOCK_E), tl.cdiv(WIDTH, BLOCK_W)
+        values, padded = value_blocks * BLOCK_E, channel_blocks * BLOCK_W
+        size = leads * padded  # features of the sums of a tile
+        job = tl.program_id(0)
+        value = job % value_blocks * BLOCK_E
+        job = job // value_blocks
+        channel = job % channel_blocks * BLOCK_W
+        job = job // channel_blocks
+        segment = job % segments
+        job = job // segments
+        lead = 0
+        head = tl.program_id(1)
+        heads = tl.num_programs(1)
+        batch = tl.program_id(2)
+        q2_at = (
+            q2_ptr
+            + tl.cast(batch, tl.int64) * q2_strides[0]
+            + tl.cast(head, tl.int64) * q2_strides[1]
+        )
+        q2_stride = q2_strides[2]
+        d_out_at = (
+            d_out_ptr
+            + tl.cast(batch, tl.int64) * d_out_strides[0]
+            + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_stride = d_out_strides[2]
+        run_spot = (batch * segments + segment) * tiles
+        spot = tl.cast((batch * heads + head) * segments + segment, tl.int64)
+        tile_sums = spot * tiles
+        within = lead * padded + channel
+
+        sums = tl.zeros([BLOCK_W, BLOCK_E], tl.float32)
+        # These are the sums over the run low … high - 1 of tiles.
+        run_low, run_high = 0, 0
+        for done in range(0, tiles):
+            tile = tiles - 1 - done
+            run = runs_ptr + (run_spot + tile) * 2
+            f0 = tl.load(run)
+            f1 = tl.load(run + 1)
+            f0, f1 = -f1, -f0
+            if f0 < f1:
+                if (f0 < run_low) | (f0 > run_high) | (f1 < run_high):  # no run that follows
+                    run_low, run_high = f0, f0
+                    sums = tl.zeros([BLOCK_W, BLOCK_E], tl.float32)
+                for step in range(0, f1 - run_high):
+                    item = run_high + step
+                    row = (-1 - item) * BLOCK_M
+                    d_out = _load_part(
+                        d_out_at + tl.cast(row, tl.int64) * d_out_stride, d_out_stride, value, 0,
+                        BLOCK_M, E, BLOCK_E, False,
+                    )  # fmt: skip
+                    q2 = _load_part(
+                        q2_at + tl.cast(row, tl.int64) * q2_stride, q2_stride, channel, 0, BLOCK_M,
+                        WIDTH, BLOCK_W, False,
+                    )  # fmt: skip
+                    part = q2
+                    features = part * 0.00390625
+                    sums = _dot(tl.trans(features), d_out, sums, PRECISION)
+                run_low, run_high = f0, f1
+                place = (tile_sums + tile) * size + within
+                tl.store(
+                    _sums_at(sums_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E), sums
+                )
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _keys_by_sums_kernel(
+        k2_ptr, sums_ptr, dv_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        k2_strides,
+        n, m, k_start, tiles, segments, leads,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        LAST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """Add what the rows that see all keys of the tile give to the gradients of values."""
+        value_blocks, padded = tl.cdiv(E, BLOCK_E), tl.cdiv(LAST, BLOCK_W) * BLOCK_W
+        values, size = value_blocks * BLOCK_E, leads * padded
+        value = tl.program_id(0) % value_blocks * BLOCK_E
+        tile = tl.program_id(0) // value_blocks
+        column = tile * BLOCK_N
+        kv_head = tl.program_id(1)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        batch = tl.program_id(2)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        k2_at = (
+            k2_ptr
+            + tl.cast(batch, tl.int64) * k2_strides[0]
+            + tl.cast(kv_head, tl.int64) * k2_strides[1]
+        )
+        k2_stride = k2_strides[2]
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = column_lanes < keys
+        first_token = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            for segment in range(0, segments):
+                run_spot = (batch * segments + segment) * tiles
+                spot = tl.cast((batch * heads + head) * segments + segment, tl.int64)
+                run = runs_ptr + (run_spot + tile) * 2
+                f0 = tl.load(run)
+                f1 = tl.load(run + 1)
+                if f0 < f1:
+                    own_sums = (spot * tiles + tile) * size
+                    for channel in range(0, WIDTH, BLOCK_W):
+                        k2 = _load_part(
+                            k2_at + tl.cast(column, tl.int64) * k2_stride, k2_stride, channel,
+                            visible, BLOCK_N, WIDTH, BLOCK_W, True,
+                        )  # fmt: skip
+                        part = k2
+                        features = part
+                        place = own_sums + channel
+                        sums = tl.load(
+                            _sums_at(sums_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E)
+                        )
+                        dv = _dot(features, sums, dv, PRECISION)
+        _add_part(dv_ptr + first_token * E, E, value, visible, dv, BLOCK_N, E, BLOCK_E)
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _key_gradients_by_sums_kernel(
+        k2_ptr, v_ptr, sums_ptr, d_k2_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        k2_strides, v_strides,
+        n, m, k_start, tiles, segments, leads,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        LAST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """Add what the sums of the tile's rows give to the gradients of its keys."""
+        value_blocks, padded = tl.cdiv(E, BLOCK_E), tl.cdiv(LAST, BLOCK_W) * BLOCK_W
+        values, size = value_blocks * BLOCK_E, leads * padded
+        tile = tl.program_id(0)
+        column = tile * BLOCK_N
+        kv_head = tl.program_id(1)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        batch = tl.program_id(2)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        v_at = (
+            v_ptr
+            + tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(kv_head, tl.int64) * v_strides[1]
+        )
+        v_stride = v_strides[2]
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = column_lanes < keys
+        first_token = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            for channel in range(0, D, BLOCK_W):
+                d_part = tl.zeros([BLOCK_N, BLOCK_W], tl.float32)
+                for segment in range(0, segments):
+                    run_spot = (batch * segments + segment) * tiles
+                    spot = tl.cast((batch * heads + head) * segments + segment, tl.int64)
+                    run = runs_ptr + (run_spot + tile) * 2
+                    f0 = tl.load(run)
+                    f1 = tl.load(run + 1)
+                    if f0 < f1:
+                        own_sums = (spot * tiles + tile) * size
+                        place = own_sums + channel
+                        d_features = tl.zeros([BLOCK_N, BLOCK_W], tl.float32)
+                        for value in range(0, E, BLOCK_E):
+                            v = _load_part(
+                                v_at + tl.cast(column, tl.int64) * v_stride, v_stride, value,
+                                visible, BLOCK_N, E, BLOCK_E, True,
+                            )  # fmt: skip
+                            sums = _load_sums(
+                                sums_ptr + place * values + value, 1, values, D - channel, BLOCK_W,
+                                BLOCK_E,
+                            )  # fmt: skip
+                            d_features = _dot(v, tl.trans(sums), d_features, PRECISION)
+                        d_part += d_features
+                _add_part(
+                    d_k2_ptr + first_token * WIDTH, WIDTH, channel, visible, d_part, BLOCK_N, WIDTH,
+                    BLOCK_W,
+                )  # fmt: skip
+            tl.debug_barrier()  # what is added is written
 
 
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
@@ -2229,6 +2699,29 @@ _far_TILES = {
 }
 
 
+# The one that they have where sums are made of the tiles that need no mask.
+_CHUNKS = {
+    ("forward", 2, 64): (64, 32, 4, 2),
+    ("forward", 2, 128): (64, 32, 4, 2),
+    ("forward", 2, 256): (32, 32, 4, 1),
+    ("forward", 4, 64): (32, 32, 4, 1),
+    ("forward", 4, 128): (16, 16, 4, 1),
+    ("forward", 4, 256): (16, 16, 4, 1),
+    ("backward_columns", 2, 64): (32, 64, 4, 2),
+    ("backward_columns", 2, 128): (32, 64, 4, 1),
+    ("backward_columns", 2, 256): (16, 32, 4, 1),
+    ("backward_columns", 4, 64): (16, 32, 4, 1),
+    ("backward_columns", 4, 128): (16, 32, 8, 2),
+    ("backward_columns", 4, 256): (16, 16, 8, 2),
+    ("backward_rows", 2, 64): (64, 32, 4, 2),
+    ("backward_rows", 2, 128): (64, 32, 4, 2),
+    ("backward_rows", 2, 256): (32, 32, 4, 1),
+    ("backward_rows", 4, 64): (16, 32, 4, 1),
+    ("backward_rows", 4, 128): (16, 16, 8, 2),
+    ("backward_rows", 4, 256): (16, 16, 8, 2),
+}
+
+
 def _far_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
     """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
     v = arguments["v_ptr"]
@@ -2253,33 +2746,153 @@ def _far_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
     ]
 
 
-@functools.cache
-def _far_tuned(kernel, name, element_size, width):
-    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+def _tiles(name, element_size, width, by_states):
+    """What a kernel tries; sums are made for one choice."""
     if triton.knobs.runtime.interpret:
-        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
-    else:
-        configs = [
-            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
-            for rows, columns, warps, stages in _far_TILES[name, element_size, width]
-        ]
+        return [(32, 16, 4, 1)]
+    return (
+        [_CHUNKS[name, element_size, width]] if by_states else _far_TILES[name, element_size, width]
+    )
+
+
+@functools.cache
+def _far_tuned(kernel, name, element_size, width, by_states):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    configs = [
+        triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+        for rows, columns, warps, stages in _tiles(name, element_size, width, by_states)
+    ]
     key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
     return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _far_prune})(
         kernel
     )
 
 
-def _far_launch(kernel, name, grid, q2, k2, v, *arguments):
+def _far_launch(kernel, name, grid, q2, k2, v, *arguments, by_states=False):
     """Run a kernel, specialised by the widths of q2 and v."""
     d, e = q2.shape[-1], v.shape[-1]
     block_d, block_e = _block(d), _block(e)
-    _far_tuned(kernel, name, q2.element_size(), max(64, block_d, block_e))[grid](
+    _far_tuned(kernel, name, q2.element_size(), max(64, block_d, block_e), by_states)[grid](
         *arguments,
         GROUP=q2.shape[1] // k2.shape[1],
         D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        BY_STATES=by_states,
         enable_fp_fusion=True,
     )  # fmt: skip
+
+
+def _gradient_room(x, adds):
+    """Room for a gradient, or for several kernels that add to it."""
+    return x.new_zeros(x.shape, dtype=torch.float32) if adds else x.new_empty(x.shape)
+
+
+_MOST_SUMS = 1 << 26  # numbers: sums for several factors are made for some channels at a time
+
+
+_LEAST_PRODUCTS = 1 << 31  # that a pass by sums has to save: what its launches cost
+
+
+class _Room(NamedTuple):
+    """Room for the sums of one term, and what launches are told of it."""
+
+    term: int
+    widths: tuple  # of its factors
+    group: int  # the first channel of its first factor, where it has several
+    span: int  # how many of these
+    tiles: int  # for which there are sums
+    others: int  # that are summed
+    blocks: dict  # BLOCK_M and so on
+    sums: Tensor  # [heads and parts, tiles, features, values]
+    plain: Tensor  # [heads and parts, tiles, features]
+    kept: Tensor  # the same for each of `others`
+    plain_kept: Tensor
+
+    @property
+    def leads(self):
+        """The choices of a channel of each factor but the last."""
+        return math.prod(self.widths[1:-1]) * (self.span if len(self.widths) > 1 else 1)
+
+    @property
+    def programs(self):
+        """Blocks of features and of values."""
+        return math.prod(self.sums.shape[-2:]) // (self.blocks["BLOCK_W"] * self.blocks["BLOCK_E"])
+
+    @property
+    def value_blocks(self):
+        return self.sums.shape[-1] // self.blocks["BLOCK_E"]
+
+    def choices(self, factor):
+        """Of a channel of each factor but one."""
+        widths = (self.span, *self.widths[1:]) if len(self.widths) > 1 else self.widths
+        return math.prod(width for at, width in enumerate(widths) if at != factor % len(widths))
+
+
+def _chunk(name, q2, k2, v):
+    """The tile of a kernel that leaves full tiles to sums."""
+    d, e = q2.shape[-1], v.shape[-1]
+    width = max(64, _block(d), _block(e))
+    return _tiles(name, q2.element_size(), width, True)[0]
+
+
+def _rooms(tile, rows_fixed, n, m, parts, slides, q2, k2, v):
+    """Room for the sums of every term, one after the other, of so many heads and parts."""
+    d, e = q2.shape[-1], v.shape[-1]
+    rows, columns = tile[:2]
+    tiles, others = triton.cdiv(n, rows), triton.cdiv(m, columns)
+    tiles, others = (tiles, others) if rows_fixed else (others, tiles)
+    device = q2.device
+    for term, widths in enumerate(((d,),)):
+        last = widths[-1] if widths else 1
+        blocks = {"BLOCK_W": min(64, _block(last)), "BLOCK_E": min(64, _block(e))}
+        blocks |= {"BLOCK_M": rows, "BLOCK_N": columns}
+        values = triton.cdiv(e, blocks["BLOCK_E"]) * blocks["BLOCK_E"]
+        padded = triton.cdiv(last, blocks["BLOCK_W"]) * blocks["BLOCK_W"]
+        of_channel = max(1, parts * tiles * math.prod(widths[1:-1]) * padded * values)
+        first = widths[0] if len(widths) > 1 else 1
+        span = min(first, max(16, _MOST_SUMS // of_channel))
+        for group in range(0, first, span):
+            own = min(span, first - group)
+            features = math.prod(widths[1:-1]) * own * padded
+            kept = others if slides else 0
+            yield _Room(
+                term, widths, group, own, tiles, others, blocks,
+                torch.empty(parts, tiles, features, values, device=device),
+                torch.empty(parts, tiles, features, device=device),
+                torch.empty(parts, kept, features, values, device=device),
+                torch.empty(parts, kept, features, device=device),
+            )  # fmt: skip
+
+
+def _runs_of(kernel, tile, count, heads, batch, classes, segments, *arguments):
+    """The runs that tiles see as a whole, [batch, heads or 1, classes, segments, tiles, 2]."""
+    starts = arguments[0]
+    runs = starts.new_zeros(batch, heads, classes, segments, count, 2)
+    blocks = {"BLOCK_M": tile[0], "BLOCK_N": tile[1]}
+    kernel[(count * classes, heads, batch)](runs, *arguments, **blocks, num_warps=1)
+    return runs
+
+
+def _launch_sums(kernel, grid, each, factor, q2, k2, v, *arguments):
+    """Run a kernel of sums for one term, of which it meets one factor in blocks of channels."""
+    d, e = q2.shape[-1], v.shape[-1]
+    exact = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    wide = "ieee" if torch.version.hip is not None else "tf32"  # as exact as 16 bits are
+    constants = {
+        "GROUP": q2.shape[1] // k2.shape[1],
+        "D": d,
+        "E": e,
+        "PRECISION": exact if q2.element_size() == 4 else wide,
+        "TERM": each.term,
+        "FACTOR": factor % max(1, len(each.widths)),
+        "LAST": each.widths[-1] if each.widths else 1,
+        "WIDTH": each.widths[factor] if each.widths else 1,
+        **each.blocks,
+    }
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    crosses = factor % max(1, len(each.widths)) < len(each.widths) - 1  # sums that lie apart
+    warps = 8 if crosses and torch.version.hip is None else 4
+    kernel[grid](*arguments, **constants, num_warps=warps, num_stages=2)
 
 
 def _far_kernel_numbers(q, k, v, scale, kv_lengths):
@@ -2288,33 +2901,64 @@ def _far_kernel_numbers(q, k, v, scale, kv_lengths):
     return (d_dot_q2k2_constant,)
 
 
-def _far_launch_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths):
+def _far_launch_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, by_states):
     """What `_far_forward` returns, by the Triton kernel."""
     q2, k2, v = _dense(q2), _dense(k2), _dense(v)
     batch, heads, n, _ = q2.shape
-    m = k2.shape[2]
+    kv_heads, m = k2.shape[1:3]
     out = q2.new_empty(batch, heads, n, v.shape[-1])
     (d_dot_q2k2_constant,) = _far_kernel_numbers(q2, k2, v, scale, kv_lengths)
     starts, lengths = _places(q2, k2, q_start, q_starts, kv_lengths)
+    if by_states:
+        out_state = q2.new_zeros(batch, heads, n, v.shape[-1], dtype=torch.float32)
+    else:  # not read
+        out_state = q2.new_empty(0, dtype=torch.float32)
     if out.numel():
+        if by_states:
+            tile = _chunk("forward", q2, k2, v)
+            runs = _runs_of(
+                _runs_by_row_kernel, tile, triton.cdiv(n, tile[0]), 1, batch, 1, 1,
+                starts, lengths,
+                n, m, k_start, triton.cdiv(n, tile[0]), heads,
+            )  # fmt: skip
+            for each in _rooms(tile, True, n, m, batch * kv_heads, False, q2, k2, v):
+                _launch_sums(
+                    _sums_by_row_kernel, (each.programs, kv_heads, batch),
+                    each, -1, q2, k2, v,
+                    k2, v, each.sums,
+                    runs, starts, lengths,
+                    k2.stride()[:3], v.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads,
+                )  # fmt: skip
+                _launch_sums(
+                    _rows_by_sums_kernel, (each.tiles * each.value_blocks, heads, batch),
+                    each, -1, q2, k2, v,
+                    q2, each.sums, out_state,
+                    runs, starts, lengths,
+                    q2.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads,
+                )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
         _far_launch(_far_forward_kernel, "forward", grid, q2, k2, v,
-            q2, k2, v, out,
+            q2, k2, v, out, out_state,
             starts, lengths,
             q2.stride()[:3], k2.stride()[:3], v.stride()[:3],
             n, m, k_start,
+            by_states=by_states,
         )  # fmt: skip
     return (out,)
 
 
-def _far_launch_backward(q2, k2, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths):
+def _far_launch_backward(
+    q2, k2, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths, by_states
+):
     """What `_far_backward` returns, by the Triton kernels."""
     q2, k2, v, d_out = _dense(q2), _dense(k2), _dense(v), _dense(d_out)
     batch, heads, n, _ = q2.shape
     kv_heads, m, _ = v.shape[1:]
-    d_q2 = q2.new_empty(q2.shape)
-    d_k2 = k2.new_empty(k2.shape)
-    dv = v.new_empty(v.shape)
+    d_q2 = _gradient_room(q2, by_states)
+    d_k2 = _gradient_room(k2, by_states)
+    dv = _gradient_room(v, by_states)
     (d_dot_q2k2_constant,) = _far_kernel_numbers(q2, k2, v, scale, kv_lengths)
     starts, lengths = _places(q2, k2, q_start, q_starts, kv_lengths)
     if dv.numel():
@@ -2324,7 +2968,40 @@ def _far_launch_backward(q2, k2, v, out, d_out, scale, q_start, k_start, q_start
             starts, lengths,
             k2.stride()[:3], v.stride()[:3], q2.stride()[:3], d_out.stride()[:3],
             n, m, k_start, d_dot_q2k2_constant,
+            by_states=by_states,
         )  # fmt: skip
+        if by_states:
+            tile = _chunk("backward_columns", q2, k2, v)
+            runs = _runs_of(
+                _runs_by_key_kernel, tile, triton.cdiv(m, tile[1]), 1, batch, 1, 1,
+                starts, lengths,
+                n, m, k_start, triton.cdiv(m, tile[1]), heads,
+            )  # fmt: skip
+            for each in _rooms(tile, False, n, m, batch * heads, False, q2, k2, v):
+                _launch_sums(
+                    _sums_by_key_kernel, (each.programs, heads, batch),
+                    each, -1, q2, k2, v,
+                    q2, d_out, each.sums,
+                    runs, starts, lengths,
+                    q2.stride()[:3], d_out.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads,
+                )  # fmt: skip
+                _launch_sums(
+                    _keys_by_sums_kernel, (each.tiles * each.value_blocks, kv_heads, batch),
+                    each, -1, q2, k2, v,
+                    k2, each.sums, dv,
+                    runs, starts, lengths,
+                    k2.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads,
+                )  # fmt: skip
+                _launch_sums(
+                    _key_gradients_by_sums_kernel, (each.tiles, kv_heads, batch),
+                    each, 0, q2, k2, v,
+                    k2, v, each.sums, d_k2,
+                    runs, starts, lengths,
+                    k2.stride()[:3], v.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads,
+                )  # fmt: skip
     if d_q2.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
         _far_launch(_far_backward_rows_kernel, "backward_rows", grid, q2, k2, v,
@@ -2332,8 +3009,33 @@ def _far_launch_backward(q2, k2, v, out, d_out, scale, q_start, k_start, q_start
             starts, lengths,
             d_out.stride()[:3], k2.stride()[:3], v.stride()[:3],
             n, m, k_start, d_dot_q2k2_constant,
+            by_states=by_states,
         )  # fmt: skip
-    return d_q2, d_k2, dv
+        if by_states:
+            tile = _chunk("backward_rows", q2, k2, v)
+            runs = _runs_of(
+                _runs_by_row_kernel, tile, triton.cdiv(n, tile[0]), 1, batch, 1, 1,
+                starts, lengths,
+                n, m, k_start, triton.cdiv(n, tile[0]), heads,
+            )  # fmt: skip
+            for each in _rooms(tile, True, n, m, batch * kv_heads, False, q2, k2, v):
+                _launch_sums(
+                    _sums_by_row_kernel, (each.programs, kv_heads, batch),
+                    each, -1, q2, k2, v,
+                    k2, v, each.sums,
+                    runs, starts, lengths,
+                    k2.stride()[:3], v.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads,
+                )  # fmt: skip
+                _launch_sums(
+                    _row_gradients_by_sums_kernel, (each.tiles, heads, batch),
+                    each, 0, q2, k2, v,
+                    q2, d_out, each.sums, d_q2,
+                    runs, starts, lengths,
+                    q2.stride()[:3], d_out.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads,
+                )  # fmt: skip
+    return d_q2.to(q2.dtype), d_k2.to(k2.dtype), dv.to(v.dtype)
 
 
 def _far_forward_slab(q2, k2, v, numbers, slab, chunks, work, call, state):
@@ -2779,8 +3481,8 @@ def _takes_states(form, q, v, q_start, k_start):
     Pair by pair there are two for every key that a row meets; states take as many for keys at the
     ends of runs, and for every key and row the products of features and values.
     """
-    if form != "torch":
-        return form == "torch linear"
+    if form not in ("torch", "triton"):
+        return form.endswith("linear")
     n, m, heads = q.shape[2], v.shape[2], q.shape[1]
     if n <= _ROWS:
         return False
@@ -2808,6 +3510,9 @@ def _takes_states(form, q, v, q_start, k_start):
     width, values = q.shape[-1] + v.shape[-1], q.shape[-1] * (v.shape[-1] + 1)
     by_pairs = heads * met * width + max(1, heads * met / _SCORES) * _SLAB
     by_states = heads * (at_ends * width + features * values) + slabs * _SLAB
+    if form == "triton":  # sums take exact products, and launches of their own
+        by_states = 2 * heads * (at_ends * width + features * values) + _LEAST_PRODUCTS / q.shape[0]
+        by_pairs = heads * met * width
     return by_states < 0.9 * by_pairs
 
 
@@ -2993,17 +3698,15 @@ def _far_operands(v, q2, k2, scale, q_start, k_start, q_starts, kv_lengths):
 
 
 def _far_run(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, form):
-    if form == "triton":
-        return _far_launch_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths)
     by_states = _takes_states(form, q2, v, q_start, k_start)
-    return _far_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, by_states)
+    run = _far_launch_forward if form.startswith("triton") else _far_forward
+    return run(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, by_states)
 
 
 def _far_run_backward(*args):
     *args, form = args
-    if form == "triton":
-        return _far_launch_backward(*args)
-    return _far_backward(*args, _takes_states(form, args[0], args[2], *args[-4:-2]))
+    run = _far_launch_backward if form.startswith("triton") else _far_backward
+    return run(*args, _takes_states(form, args[0], args[2], *args[-4:-2]))
 
 
 class _far_Attention(torch.autograd.Function):
@@ -3167,7 +3870,7 @@ def _far_check(v, q2, k2, kv_lengths, q_start, k_start):
 def _with_plan(form, plan):
     """The form with what the caller says of its plan."""
     _expect(plan in (None, "linear", "blocked"), "plan", repr(plan), "None, 'linear' or 'blocked'")
-    return form if plan is None or form == "triton" else f"{form} {plan}"
+    return form if plan is None else f"{form} {plan}"
 
 
 def _far_prepared(v, q2, k2, scale, kv_lengths, q_start, k_start):

@@ -65,7 +65,7 @@ def in_pieces(module: Module) -> Iterator[None]:
 
 def ways_of(module: Module, form: str | None) -> tuple[str | None, ...]:
     """The form, once for each plan that the module can be told to take in it: `torch linear`, `torch blocked`."""
-    if form == "triton" or "plan" not in inspect.signature(module.attention).parameters:
+    if "plan" not in inspect.signature(module.attention).parameters:
         return (form,)
     return tuple(f"{form or 'torch'} {plan}" for plan in ("blocked", "linear"))
 

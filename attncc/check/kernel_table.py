@@ -15,7 +15,7 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
-from attncc.check.kernel_text import KERNELS, KernelText, distinct, in_branch, kernels_of
+from attncc.check.kernel_text import KERNELS, SUMS, KernelText, Variant, distinct, in_branch, kernels_of
 from attncc.check.offline import TARGETS, Measurement, measure, tiles_of, workers
 from attncc.compiler import compile_source, read_source
 from attncc.plan.model import Tile
@@ -32,13 +32,20 @@ class Case:
     tile: Tile
     target: str
     d: int
+    variant: Variant = ()
 
     @property
     def key(self) -> str:
         """What the result depends on."""
         tile = self.tile
         sizes = f"{tile.rows} {tile.columns} {tile.warps} {tile.stages}"
-        return f"{self.text.digest} {sizes} {self.target} {self.d} triton {version('triton')}"
+        found = f"{self.text.digest} {sizes} {self.target} {self.d} triton {version('triton')}"
+        return f"{found} {self.what}" if self.what else found
+
+    @property
+    def what(self) -> str:
+        """Which of the programs that its text is."""
+        return " ".join(f"{name.lower()} {value}" for name, value in self.variant if value or self.text.of_sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +83,9 @@ def cases(texts: Sequence[KernelText], folder: Path, first: Sequence[str] = ()) 
     for some in (early, texts[len(early) :]):
         for d, target in product(WIDTHS, ORDER):
             for text in some:
-                for tile in tiles_of(folder / f"{text.module}.py", text.kernel, 2, d, target):
-                    yield Case(text, tile, target, d)
+                for variant in text.variants or ((),):
+                    for tile in tiles_of(folder / f"{text.module}.py", text.kernel, 2, d, target, variant):
+                        yield Case(text, tile, target, d, variant)
 
 
 def main() -> int:
@@ -120,7 +128,14 @@ def _measure_all(todo: list[Case], folder: Path, options: argparse.Namespace, ke
     with workers(options.jobs) as pool, options.results.open("a", encoding="utf-8") as log:
         futures = {
             pool.submit(
-                measure, folder / f"{case.text.module}.py", case.text.kernel, case.tile, case.target, case.d
+                measure,
+                folder / f"{case.text.module}.py",
+                case.text.kernel,
+                case.tile,
+                case.target,
+                case.d,
+                "bf16",
+                case.variant,
             ): case
             for case in todo
         }
@@ -165,10 +180,10 @@ def table(rows: Sequence[Row], total: int, groups: dict[KernelText, tuple[str, .
     return "\n".join(lines) + "\n"
 
 
-def _lists(rows: Sequence[Row]) -> dict[tuple[str, int, KernelText], list[Row]]:
-    lists: dict[tuple[str, int, KernelText], list[Row]] = {}
+def _lists(rows: Sequence[Row]) -> dict[tuple[str, int, KernelText, Variant], list[Row]]:
+    lists: dict[tuple[str, int, KernelText, Variant], list[Row]] = {}
     for row in rows:
-        lists.setdefault((row.case.target, row.case.d, row.case.text), []).append(row)
+        lists.setdefault((row.case.target, row.case.d, row.case.text, row.case.variant), []).append(row)
     return lists
 
 
@@ -179,11 +194,11 @@ def _summary(rows: Sequence[Row]) -> list[str]:
     ]
     lists = _lists(rows)
     for target in TARGETS:
-        for kernel in KERNELS:
+        for kernel in (*KERNELS, *SUMS):
             for d in sorted(WIDTHS):
                 own = [
                     each
-                    for (t, w, text), each in lists.items()
+                    for (t, w, text, _), each in lists.items()
                     if (t, w, in_branch(text.kernel)[1]) == (target, d, kernel)
                 ]
                 if own:
@@ -200,7 +215,7 @@ def _summary(rows: Sequence[Row]) -> list[str]:
 def _misses(rows: Sequence[Row]) -> list[str]:
     """Lists without a config of few spills, and configs with too many, in words."""
     found = []
-    for (target, d, text), each in _lists(rows).items():
+    for (target, d, text, _), each in _lists(rows).items():
         where = f"{text.kernel} of {text.module}, d = {d}, {target}"
         if not any(row.few_spills for row in each):
             found.append(f"- {where}: no tile with few spills")
@@ -216,7 +231,8 @@ def _section(rows: Sequence[Row], groups: dict[KernelText, tuple[str, ...]]) -> 
     for row in sorted(rows, key=lambda row: (row.found.ok or not row.fits, -row.found.spills, -row.found.stack)):
         case, found = row.case, row.found
         numbers = (found.registers, found.stack, found.spills, f"{found.shared / 1024:.0f}", found.matrix_instructions)
-        lines.append(_cells((case.text.kernel, ", ".join(groups[case.text]), case.d, _tile(row), *numbers, found.why)))
+        kernel = f"{case.text.kernel} {case.what}" if case.what else case.text.kernel
+        lines.append(_cells((kernel, ", ".join(groups[case.text]), case.d, _tile(row), *numbers, found.why)))
     return lines
 
 

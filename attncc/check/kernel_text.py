@@ -12,7 +12,16 @@ from functools import cache
 from pathlib import Path
 
 KERNELS = ("forward", "backward_columns", "backward_rows")
-_KERNEL = re.compile(rf"_((?:\w+_)?(?:{'|'.join(KERNELS)}))_kernel(_\d+)?")
+# The kernels of sums, each with the kernels whose tiles it takes.
+SUMS = {
+    "sums_by_row": ("forward", "backward_rows"),
+    "rows_by_sums": ("forward",),
+    "row_gradients_by_sums": ("backward_rows",),
+    "sums_by_key": ("backward_columns",),
+    "keys_by_sums": ("backward_columns",),
+    "key_gradients_by_sums": ("backward_columns",),
+}
+_KERNEL = re.compile(rf"_((?:\w+_)?(?:{'|'.join((*KERNELS, *SUMS))}))_kernel(_\d+)?")
 _PIECE = re.compile(r"_\d+$")
 
 
@@ -41,6 +50,15 @@ class KernelText:
     size: int
     loops: tuple[TileLoop, ...]
     vectors: frozenset[str]
+    variants: tuple[Variant, ...]
+
+    @property
+    def of_sums(self) -> bool:
+        """Whether it is a kernel of sums, which has no bodies of tiles."""
+        return in_branch(self.kernel)[1] in SUMS
+
+
+Variant = tuple[tuple[str, int], ...]  # constants by which one text is several programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +85,7 @@ def kernels_of(path: Path) -> tuple[KernelText, ...]:
 def in_branch(kernel: str) -> tuple[str, str]:
     """The name of the branch, or nothing, and which of its kernels it is."""
     kernel = _PIECE.sub("", kernel)
-    own = next(name for name in KERNELS if kernel.endswith(name))
+    own = next(name for name in (*KERNELS, *SUMS) if kernel.endswith(name))
     return kernel.removesuffix(own).removesuffix("_"), own
 
 
@@ -104,7 +122,33 @@ def _kernel(module: str, name: str, nodes: dict[str, ast.FunctionDef], known: di
         size=sum(part.size for part in parts),
         loops=tuple(_loops(nodes[function_of(name)], nodes)),
         vectors=vectors,
+        variants=_variants(nodes[function_of(name)]),
     )
+
+
+def _variants(function: ast.FunctionDef) -> tuple[Variant, ...]:
+    """The programs that a text is: with or without full tiles, for each term and factor that it tells apart."""
+    if any(each.arg == "BY_STATES" for each in function.args.args):
+        return (("BY_STATES", 0),), (("BY_STATES", 1),)
+    terms: dict[int, set[int]] = {}
+    for node in _in_order(function):
+        if isinstance(node, ast.If) and (found := _compared(node, "TERM")) is not None:
+            factors = [_compared(each, "FACTOR") for each in _in_order(node) if isinstance(each, ast.If)]
+            terms.setdefault(found, set()).update(each for each in factors if each is not None)
+    if not terms:
+        factors = [_compared(each, "FACTOR") for each in _in_order(function) if isinstance(each, ast.If)]
+        terms = {0: {each for each in factors if each is not None}}
+    return tuple(
+        (("TERM", term), ("FACTOR", factor)) for term, own in sorted(terms.items()) for factor in sorted(own or {0})
+    )
+
+
+def _compared(node: ast.If, name: str) -> int | None:
+    """What a condition compares a name with."""
+    match node.test:
+        case ast.Compare(left=ast.Name(id=found), comparators=[ast.Constant(value=int(value))]) if found == name:
+            return value
+    return None
 
 
 _NUMBER = re.compile(r"Constant\(value=[\d.][^,)]*")  # True and False say how the program is built, and stay
@@ -131,10 +175,12 @@ def _function(node: ast.FunctionDef) -> _Function:
     for each in inside:
         if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in _OF_VECTORS:
             pointer = next(inner.id for inner in ast.walk(each.args[0]) if isinstance(inner, ast.Name))
-            (read if each.func.id == "_load_tile" else written)[pointer] = None
+            pointer = f"{pointer.removesuffix('_at')}_ptr" if each.func.id in _OF_SUMS else pointer
+            (read if each.func.id in _READING else written)[pointer] = None
         elif isinstance(each, ast.arg) and each.arg.endswith("_channels_ptr"):
             read[each.arg] = None
-    names = tuple(dict.fromkeys(each.id for each in inside if isinstance(each, ast.Name)))
+    called = [each.func for each in inside if isinstance(each, ast.Call)]
+    names = tuple(dict.fromkeys(each.id for each in called if isinstance(each, ast.Name)))
     if ast.get_docstring(node) is not None:
         node = copy(node)
         node.body = node.body[1:]
@@ -153,7 +199,9 @@ def _vectors(parts: list[_Function]) -> Iterator[str]:
             yield pointer
 
 
-_OF_VECTORS = ("_load_tile", "_store_tile", "_store_spaced")
+_OF_SUMS = ("_load_part",)
+_READING = ("_load_tile", *_OF_SUMS)
+_OF_VECTORS = (*_READING, "_store_tile", "_store_spaced")
 _TILE_BODY = re.compile(r"_tile(_\d+)?$")
 
 

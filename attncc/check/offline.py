@@ -20,11 +20,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attncc.check.kernel_text import KernelText, TileLoop, function_of, in_branch, kernels_of
+from attncc.check.kernel_text import SUMS, KernelText, TileLoop, Variant, function_of, in_branch, kernels_of
 from attncc.plan.model import Tile
 
-_PLACES = frozenset({"q_start", "kv_lengths", "classes"})
-_LENGTHS = frozenset({"n", "m", "k_start", "classes", "part", "residue"})
+_PLACES = frozenset({"runs", "q_start", "kv_lengths", "classes"})
+_LENGTHS = frozenset("n m k_start classes part residue tiles others segments leads choices group span heads".split())
 _SIZE = re.compile(r"_size_\d+$")  # of a table's axis
 _MATRIX = re.compile(r"\bmma\.sync\b|\bwgmma\.mma_async\b|\btcgen05\.mma\b|\bv_mfma_")
 _ALIGNED: list[list[str | int]] = [["tt.divisibility", 16]]  # of every pointer and stride, as a launch finds it
@@ -83,33 +83,59 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def tiles_of(path: Path, kernel: str, size: int, width: int, target: str) -> tuple[Tile, ...]:
-    """What a module's kernel tries on a target, for elements of `size` bytes and vectors up to a width."""
+def tiles_of(path: Path, kernel: str, size: int, width: int, target: str, variant: Variant = ()) -> tuple[Tile, ...]:
+    """What a module's kernel tries on a target, for elements of `size` bytes and vectors up to a width.
+
+    Where it leaves full tiles to kernels of sums, there is one tile for all of these.
+    """
     module, (_, own) = load(path), in_branch(kernel)
     # A branch's lists bear its name where another branch has others, also beside kernels that only one branch has.
-    launch = re.search(rf"\b(\w*)_launch\({function_of(kernel)}\b", path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    launch = re.search(rf"\b(\w*)_launch(?:_sums)?\(\s*{function_of(kernel)}\b", text)
     assert launch is not None, f"nothing launches {kernel}"
-    name = f"{launch[1]}_TILES"
-    lists = getattr(module, name if hasattr(module, name) else "_TILES")
-    tiles = [Tile(*each) for each in lists[own, size, max(64, _block(width))]]
+
+    def of(lists: str, kernel: str) -> Any:
+        name = f"{launch[1]}{lists}"
+        return getattr(module, name if hasattr(module, name) else lists)[kernel, size, max(64, _block(width))]
+
+    if own in SUMS:
+        chunks = dict.fromkeys(of("_CHUNKS", each)[:2] for each in SUMS[own])
+        own_variants = next(each.variants for each in kernels_of(path) if each.kernel == kernel)
+        warps = 8 if _crosses(variant, own_variants) and TARGETS[target].backend != "hip" else 4
+        return tuple(Tile(rows, columns, warps, 2) for rows, columns in chunks)
+    if dict(variant).get("BY_STATES"):
+        return (Tile(*of("_CHUNKS", own)),)
+    tiles = [Tile(*each) for each in of("_TILES", own)]
     return tuple(tile for tile in tiles if tile.warps <= TARGETS[target].most_warps) or tuple(tiles)
 
 
-def measure(path: Path, kernel: str, tile: Tile, target: str, d: int, dtype: str = "bf16") -> Measurement:
+def _crosses(variant: Variant, variants: Sequence[Variant]) -> bool:
+    """Whether a kernel of gradients meets another factor than the last in blocks, for which it has more warps."""
+    own = dict(variant)
+    last = max((dict(each)["FACTOR"] for each in variants if dict(each)["TERM"] == own.get("TERM")), default=0)
+    return own.get("FACTOR", 0) < last
+
+
+def measure(
+    path: Path, kernel: str, tile: Tile, target: str, d: int, dtype: str = "bf16", variant: Variant = ()
+) -> Measurement:
     """Compile a kernel of a generated module for one target, with keys and values of width `d`.
 
-    The process must not run Triton's interpreter (`TRITON_INTERPRET`).
+    `variant` is one of the text's, by default the first. The process must not run Triton's interpreter
+    (`TRITON_INTERPRET`).
     """
     text = next(each for each in kernels_of(path) if each.kernel == kernel)
     jitted = getattr(load(path), function_of(kernel))
     started = sum(os.times()[:4])
     try:
-        compiled = _compile(jitted, text, tile, TARGETS[target], d, dtype)
+        variant = variant or next(iter(text.variants), ())
+        compiled = _compile(jitted, text, tile, TARGETS[target], d, dtype, variant)
     except Exception as error:  # noqa: BLE001 - ptxas, LLVM and Triton's passes raise whatever they like
         message = str(error).strip().splitlines() or [""]
         return Measurement(why=f"{type(error).__name__}: {message[0][:150]}")
     seconds = sum(os.times()[:4]) - started
-    return _read(compiled, TARGETS[target], text, seconds, needs_matrix=dtype != "fp32")
+    loops = None if text.of_sums else [each for each in text.loops if each.masked or not dict(variant).get("BY_STATES")]
+    return _read(compiled, TARGETS[target], loops, seconds, needs_matrix=dtype != "fp32")
 
 
 def workers(jobs: int) -> ProcessPoolExecutor:
@@ -147,7 +173,7 @@ def signature(
     return {name: kind(name) for name in names}
 
 
-def _compile(kernel: Any, text: KernelText, tile: Tile, target: Target, d: int, dtype: str) -> Any:
+def _compile(kernel: Any, text: KernelText, tile: Tile, target: Target, d: int, dtype: str, variant: Variant) -> Any:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -155,6 +181,11 @@ def _compile(kernel: Any, text: KernelText, tile: Tile, target: Target, d: int, 
     names = [each.name for each in kernel.params if each.is_constexpr]
     constants: dict[str, int | str | None] = {name: _block(d) if name.startswith("BLOCK_") else d for name in names}
     constants |= {"GROUP": 1, "PRECISION": "ieee", "BLOCK_M": tile.rows, "BLOCK_N": tile.columns}
+    if text.of_sums:
+        block = min(64, _block(d))
+        constants |= {"BLOCK_W": block, "BLOCK_E": block}
+        constants["PRECISION"] = "ieee" if target.backend == "hip" else "tf32"
+    constants |= {name: value for name, value in variant if name in constants}
     if dtype == "fp32" and "residual_ptr" in kernel.arg_names:
         constants["residual_ptr"] = None  # nothing is rounded
     types: dict[str, Any] = dict.fromkeys(constants, "constexpr")
@@ -177,12 +208,14 @@ def _alignment(names: Sequence[str], types: dict[str, Any]) -> dict[tuple[int, .
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def _read(compiled: Any, target: Target, text: KernelText, seconds: float, *, needs_matrix: bool) -> Measurement:
+def _read(
+    compiled: Any, target: Target, loops: Sequence[TileLoop] | None, seconds: float, *, needs_matrix: bool
+) -> Measurement:
     assembly = compiled.asm["amdgcn" if target.backend == "hip" else "ptx"]
     registers, stack, spills = _amd(assembly) if target.backend == "hip" else _nvidia(compiled.asm["cubin"])
     shared, matrix = compiled.metadata.shared, len(_MATRIX.findall(assembly))
-    faults = [loop_fault(compiled.asm["ttir"], text.loops)]
-    if needs_matrix and not matrix:
+    faults = [loop_fault(compiled.asm["ttir"], loops)] if loops is not None else []
+    if needs_matrix and not matrix and "tt.dot " in compiled.asm["ttir"]:
         faults.append("no matrix instruction")
     if shared > target.shared:
         faults.append(f"{shared >> 10} KiB of shared memory, {target.shared >> 10} allowed")

@@ -94,7 +94,7 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
         "collapse": collapse,
         "slabs_by": "(_slabs_with_runs if by_states else _slabs)" if collapse is not None else "_slabs",
         "by_states": ", by_states" if collapse is not None else "",
-        "needs_math": "math." in body,
+        "needs_math": "math." in body or "math." in triton_text,
         "parts": parts,
         "slabs": plan.slabs,
         "triton_text": triton_text,

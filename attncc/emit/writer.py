@@ -67,6 +67,14 @@ class Writer:
         self._depth -= 1
         self.line(f"{closing}  # fmt: skip")
 
+    def call(self, opening: str, arguments: Sequence[str], closing: str) -> None:
+        """A call in one line, or as a listing where it is too long for that."""
+        text = f"{opening}{', '.join(arguments)}{closing}"
+        if len(text) + 4 * self._depth <= self._width:
+            self.line(text)
+        else:
+            self.listing(opening, [arguments], closing)
+
     @property
     def place(self) -> int:
         """Where the next line goes, for `drop_unread`."""

@@ -27,12 +27,16 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The tile sizes that one Triton kernel tries on a GPU, for elements of so many bytes and vectors up to a width."""
+    """The tile sizes that one Triton kernel tries on a GPU, for elements of so many bytes and vectors up to a width.
+
+    `chunk` is the one that it has where other kernels sum the tiles that need no mask.
+    """
 
     kernel: str
     bytes: int
     width: int
     tries: tuple[Tile, ...]
+    chunk: Tile
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,9 +84,14 @@ def tiles_for(*graphs: Graph) -> tuple[Tiles, ...]:
         own |= _BY_CHANNEL_OF_SEVERAL
     found = {key: own.get(key, tries) for key, tries in _TRIES.items()}
     return tuple(
-        Tiles(kernel, size, width, tuple(Tile(*each) for each in (*tries, *_last(size, width))))
+        Tiles(kernel, size, width, tuple(Tile(*each) for each in (*tries, *_last(size, width))), Tile(*_chunk(tries)))
         for (kernel, size, width), tries in found.items()
     )
+
+
+def _chunk(tries: tuple[tuple[int, int, int, int], ...]) -> tuple[int, int, int, int]:
+    """Of the tiles that a kernel tries, the last one: with the fewest pairs, as states leave it only masked ones."""
+    return tries[-1]
 
 
 def _last(size: int, width: int) -> tuple[tuple[int, int, int, int], ...]:

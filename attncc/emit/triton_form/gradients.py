@@ -21,6 +21,7 @@ class BackwardLaunch(Prepared):
         d_lse = "d_lse, " if self.plan.has_lse else ""
         places = "q_start, k_start, q_starts, kv_lengths"
         arguments = f"{self.arguments()}out, {kept}d_out, {d_lse}{self.scale()}{places}"
+        arguments += ", by_states" if self.sides is not None else ""
         with writer.block(f"def _launch_backward({arguments}):"):
             writer.line('"""What `_backward` returns, by the Triton kernels."""')
             self.print_operands(writer, "d_out")
@@ -63,7 +64,8 @@ class BackwardLaunch(Prepared):
     def _returned(self, operand: Operand) -> str:
         """A gradient, in the type of its vectors: pieces add up in float32."""
         name = gradient_name(operand.name)
-        return f"{name}.to({operand.name}.dtype)" if self.pieces and operand.kind.is_vector else name
+        added = bool(self.pieces) or self.sides is not None
+        return f"{name}.to({operand.name}.dtype)" if added and operand.kind.is_vector else name
 
     def _has_gradient(self, operand: Operand) -> bool:
         return gradient_name(operand.name) in self.plan.gpu.backward.outputs
@@ -74,7 +76,8 @@ class BackwardLaunch(Prepared):
         if not self._has_gradient(operand):
             writer.line(f"{gradient} = {name}.new_zeros({name}.shape)")
         elif any(gradient == node.name and Axis.OFFSET not in node.axes for node in self._stores()):
-            room = f"_gradient_room({name}, in_pieces)" if self.pieces else f"{name}.new_empty({name}.shape)"
+            added = ["in_pieces"] * bool(self.pieces) + ["by_states"] * (self.sides is not None)
+            room = f"_gradient_room({name}, {' or '.join(added)})" if added else f"{name}.new_empty({name}.shape)"
             writer.line(f"{gradient} = {room}")
 
     def _stores(self) -> tuple[Node, ...]:

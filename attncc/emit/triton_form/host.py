@@ -44,16 +44,28 @@ class TritonForm(BackwardLaunch):
                     )
                     writer.line(f'("{tiles.kernel}", {tiles.bytes}, {tiles.width}): [{tries}],')
         writer.line("}")
+        if self.sides is not None:
+            writer.comment("The one that they have where sums are made of the tiles that need no mask.")
+            writer.line("_CHUNKS = {")
+            with writer.indented():
+                for tiles in self.plan.tiles:
+                    if tiles.kernel in names:
+                        chunk = tiles.chunk
+                        own = f"({chunk.rows}, {chunk.columns}, {chunk.warps}, {chunk.stages})"
+                        writer.line(f'("{tiles.kernel}", {tiles.bytes}, {tiles.width}): {own},')
+            writer.line("}")
 
     def _print_forward(self, writer: Writer) -> None:
         places = "q_start, k_start, q_starts, kv_lengths"
         rows, values = self.core.rows, self.core.values
         keep = ", keep_residual" if self.plan.reads_delta else ""
-        with writer.block(f"def _launch_forward({self.arguments()}{self.scale()}{places}{keep}):"):
+        by_states = ", by_states" if self.sides is not None else ""
+        with writer.block(f"def _launch_forward({self.arguments()}{self.scale()}{places}{keep}{by_states}):"):
             writer.line('"""What `_forward` returns, by the Triton kernel."""')
             self.print_operands(writer)
             writer.line(f"batch, heads, n, _ = {rows}.shape")
-            writer.line(f"m = {self.column()}.shape[2]")
+            kv_heads = "kv_heads, m = {0}.shape[1:3]" if self.sides is not None else "m = {0}.shape[2]"
+            writer.line(kv_heads.format(self.column()))
             writer.line(f"out = {rows}.new_empty(batch, heads, n, {values}.shape[-1])")
             for name in self.statistics():
                 writer.line(f"{name} = {rows}.new_empty(batch, heads, n, dtype=torch.float32)")
@@ -63,6 +75,7 @@ class TritonForm(BackwardLaunch):
             self.print_numbers(writer)
             self.print_channels(writer, self.forward)
             self.print_places(writer)
+            self.print_sums_of_keys(writer)
             self.print_piece_places(writer, self.forward)
             with writer.block("if out.numel():"):
                 self.print_launches(writer, self.forward)

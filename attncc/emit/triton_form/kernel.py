@@ -7,6 +7,7 @@ fixed. The body is called twice: in a loop over partial tiles with a mask, and i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 
 from attncc.emit.tile import Kernel, Sweep
@@ -55,8 +56,9 @@ class KernelPrinter(TileFunctions, KernelResults):
         used: set[str],
         *,
         keeps_residual: bool = False,
+        by_states: bool = False,
     ) -> None:
-        super().__init__(writer, kernel, table_axes, used, piece, keeps_residual=keeps_residual)
+        super().__init__(writer, kernel, table_axes, used, piece, keeps_residual=keeps_residual, by_states=by_states)
         self.domain = piece.domain
         self.widths = widths
         self.numbers = numbers
@@ -84,7 +86,8 @@ class KernelPrinter(TileFunctions, KernelResults):
         numbers = [f"{name}_ptr" if table else name for name, table in self._numbers()]
         numbers += [size for node in self.entries for size in self.sizes(node)]
         widths = [constexpr_of(name) for name in self.widths]
-        widths = ["GROUP", *widths, *(f"BLOCK_{name}" for name in widths), "PRECISION", "BLOCK_M", "BLOCK_N"]
+        widths = ["GROUP", *widths, *(f"BLOCK_{name}" for name in widths), "PRECISION"]
+        widths += ["BY_STATES"] * self.by_states + ["BLOCK_M", "BLOCK_N"]
         writer.line('@triton.jit(do_not_specialize=["n", "m", "k_start"])')
         groups = [
             operands + statistics + stores,
@@ -268,9 +271,13 @@ class KernelPrinter(TileFunctions, KernelResults):
             for node in sweep.before:
                 self.writer.line(f"{node.name} = {self.expression(node.value, pair=False)}")
             if self.rows_fixed:
-                if not self.carries or self.piece.resumes != TRUE:
-                    self._print_accumulators(sweep)
-                self.print_resume(sweep)
+                with self.writer.block("if not BY_STATES:") if self.takes_sums else nullcontext():
+                    if not self.carries or self.piece.resumes != TRUE:
+                        self._print_accumulators(sweep)
+                    self.print_resume(sweep)
+                if self.takes_sums:
+                    with self.writer.block("else:  # go on from the sums of keys that all rows of the tile see"):
+                        self.print_sums(sweep)
             if not runs:
                 continue
             partial, steps = _concatenated([(each.t0, each.f0, each.f1, each.t1) for each in runs])
@@ -278,17 +285,22 @@ class KernelPrinter(TileFunctions, KernelResults):
                 self._print_tile_of_step(partial)
                 self.print_call(at, sweep, masked=True)
             full = [each for each in runs if each.has_full]
-            if len(full) == 1:
-                with self.writer.block(f"for tile in range({full[0].f0}, {full[0].f1}):"):
-                    self.print_call(at, sweep, masked=False)
-            elif full:
-                ranges = [(each.f0, each.f1) for each in full]
-                steps = " + ".join(f"{stop} - {start}" for start, stop in ranges)
-                with self.writer.block(f"for step in range(0, {steps}):"):
-                    self._print_tile_of_step(ranges)
-                    self.print_call(at, sweep, masked=False)
+            with self.writer.block("if not BY_STATES:") if full and self.by_states else nullcontext():
+                self._print_full(at, sweep, full)
         if self.rows_fixed:
             self.writer.line()
+
+    def _print_full(self, at: int, sweep: Sweep, full: list[Runs]) -> None:
+        """The loop over tiles that need no mask."""
+        if len(full) == 1:
+            with self.writer.block(f"for tile in range({full[0].f0}, {full[0].f1}):"):
+                self.print_call(at, sweep, masked=False)
+        elif full:
+            ranges = [(each.f0, each.f1) for each in full]
+            steps = " + ".join(f"{stop} - {start}" for start, stop in ranges)
+            with self.writer.block(f"for step in range(0, {steps}):"):
+                self._print_tile_of_step(ranges)
+                self.print_call(at, sweep, masked=False)
 
     def _print_tile_of_step(self, ranges: list[tuple[str, str]]) -> None:
         """The tile of a step through several ranges laid end to end: each range skips the gap before it."""

@@ -8,6 +8,8 @@ from attncc.emit.triton_form.kernel import KernelPrinter
 from attncc.emit.triton_form.library import library
 from attncc.emit.triton_form.piece import KernelPiece, kernel_pieces, whole_of
 from attncc.emit.triton_form.scope import is_literal, is_offset_sum
+from attncc.emit.triton_form.sums.kernels import SumKernels, sides_of, uniform_numbers
+from attncc.emit.triton_form.sums.scope import Sides
 from attncc.emit.triton_form.symbols import complete
 from attncc.emit.writer import WIDTH, Writer
 from attncc.graph.core import Kind, Operand
@@ -34,6 +36,7 @@ class Kernels:
         self.used: set[str] = set()
         self.host_used: set[str] = set()
         self.whole, self.pieces = whole_of(plan), kernel_pieces(plan)
+        self.sides = self._sides() if plan.states is not None else None
 
     def _is_summed_by_row(self, gradient: Node) -> bool:
         """Whether tiles of rows compute a gradient: what follows from saved row numbers alone needs no kernel."""
@@ -48,23 +51,39 @@ class Kernels:
     def uniform(self) -> tuple[Node, ...]:
         """Call-wide numbers of all kernels, each once; constants are printed where they are used."""
         nodes = {node.name: node for kernel in self.kernels for node in kernel.uniform}
+        nodes |= {node.name: node for node in uniform_numbers(self.plan)}
         return tuple(node for node in nodes.values() if not is_literal(node))
 
     def tables(self) -> dict[str, bool]:
         tables = tables_of(self.uniform())
         return {node.name: node.name in tables for node in self.uniform()}
 
+    def _literals(self) -> dict[str, Node]:
+        """The numbers of the call that are constants."""
+        nodes = [node for kernel in self.kernels for node in kernel.uniform] + list(uniform_numbers(self.plan))
+        return {node.name: node for node in nodes if is_literal(node)}
+
+    def _sides(self) -> Sides:
+        uniform = {node.name: node for node in self.uniform()} | self._literals()
+        tables = self.tables() | dict.fromkeys(self._literals(), False)
+        return sides_of(self.plan, self.kernels, uniform, tables, self.widths)
+
+    def sums(self, piece: KernelPiece, writer: Writer | None = None) -> SumKernels:
+        """The kernels of the sums of a piece."""
+        assert self.sides is not None
+        return SumKernels(writer or Writer(), self.sides, piece, self.used)
+
     def kernel_text(self) -> str:
         """Helpers, tile bodies and kernels, to stand inside `if triton is not None:`."""
         writer = Writer(width=WIDTH - 4)
-        tables = self.tables() | {
-            node.name: False for kernel in self.kernels for node in kernel.uniform if is_literal(node)
-        }
+        tables = self.tables() | dict.fromkeys(self._literals(), False)
         for piece in (self.whole, *self.pieces):
             for printer in self._printers(writer, tables, piece):
                 for at in range(len(printer.kernel.sweeps)):
                     printer.print_body(at)
                 printer.print_kernel()
+            if self.sides is not None:
+                self.sums(piece, writer).print_kernels()
         text = library(self.used) + "\n\n" + writer.text()
         return "\n".join(f"    {line}" if line else "" for line in text.strip("\n").split("\n"))
 
@@ -81,6 +100,7 @@ class Kernels:
                 tables,
                 self.used,
                 keeps_residual=self.plan.reads_delta and kernel is self.forward,
+                by_states=self.plan.states is not None,
             )
             for kernel in self.kernels
         ]

@@ -9,11 +9,13 @@ from attncc.emit.triton_form.launch_pieces import (
     BY_CLASS,
     CLASSES,
     LAUNCH_IN_PIECES,
+    ROOM,
     SIDE_BY_SIDE,
     TUNED_IN_PIECES,
     WITH_LISTS,
 )
 from attncc.emit.triton_form.scope import constexpr_of
+from attncc.emit.triton_form.sums.host import PLAIN_TILES, SUMS, WITH_SUMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Shapes:
         lists: whether some kernel has a list of rows, with smaller tiles than are usual.
         copies_keys: whether some piece has copies of its keys.
         copies_rows: whether some piece has copies of its rows.
+        terms: of sums by states, the widths of each term's factors; None where there are none.
         step: how far apart neighbours of a tile may stand, in tokens.
     """
 
@@ -51,6 +54,7 @@ class Shapes:
     step: int = 1
     copies_keys: bool = False
     copies_rows: bool = False
+    terms: tuple[tuple[str, ...], ...] | None = None
 
     @property
     def arguments(self) -> str:
@@ -67,16 +71,24 @@ def host_text(shapes: Shapes) -> str:
     sizes = ", ".join(f"{shapes.widths[name]}.shape[-1]" for name in names)
     each_block = ", ".join(f"block_{name}" for name in names)
     blocks_of = ", ".join(f"_block({name})" for name in names)
+    of_terms = [name for name in names if name == "e" or any(name in each for each in shapes.terms or ())]
     constants = [f"{constexpr_of(name)}={name}" for name in names]
     constants += [f"BLOCK_{constexpr_of(name)}=block_{name}" for name in names]
     key = ", ".join(f'"{each}"' for each in ["GROUP", *map(constexpr_of, names), "PRECISION"])
     tuned = TUNED_IN_PIECES if shapes.added else _TUNED_WITH_SUMS if shapes.sums else _TUNED
     text = _PRUNE + tuned + (LAUNCH_IN_PIECES if shapes.added else _LAUNCH)
-    text += _LAUNCH_REST + (CLASSES if shapes.added else "") + (_SUMS if shapes.sums else "")
+    text += _LAUNCH_REST + (ROOM if shapes.added or shapes.terms is not None else "")
+    text += (CLASSES if shapes.added else "") + (_SUMS if shapes.sums else "")
     text += (SIDE_BY_SIDE if shapes.copies_keys else "") + (BY_CLASS if shapes.copies_rows else "")
     for plain, listed in WITH_LISTS if shapes.lists else ():
         assert plain in text
         text = text.replace(plain, listed)
+    if shapes.terms is not None:
+        for plain, summed in WITH_SUMS:
+            text = text.replace(plain, summed)
+        if not shapes.lists:
+            text = text.replace("\n\n@functools.cache\ndef _tuned(", PLAIN_TILES)
+        text += SUMS
     found = f'arguments["{shapes.pointer}_ptr"]' if shapes.pointer else _ANY_VECTORS
     values = {
         "POINTER": shapes.pointer or "vectors",
@@ -99,10 +111,20 @@ def host_text(shapes: Shapes) -> str:
         "BLOCK_NAMES": each_block,
         "BLOCKS_OF": blocks_of,
         "CONSTANTS": ", ".join(constants),
+        "MOST_ROWS": ", most_rows=256" * shapes.lists,
+        "THE_MOST": ", most_rows" * shapes.lists,
+        "WIDTH_CONSTANTS": "".join(f'"{constexpr_of(name)}": {name}, ' for name in names).strip(),
+        "TERM_NAMES": ", ".join(of_terms),
+        "TERM_SIZES": ", ".join(f"{shapes.widths[name]}.shape[-1]" for name in of_terms),
+        "TERMS": f"({''.join(f'({_tuple(each)}), ' for each in shapes.terms or ())})",
     }
     for name, value in values.items():
         text = text.replace(f"<{name}>", value)
     return text
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return ", ".join(names) + "," * (len(names) == 1)
 
 
 def _sum(parts: Sequence[str]) -> str:

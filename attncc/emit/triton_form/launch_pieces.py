@@ -70,12 +70,14 @@ def _grid(length, block, heads, batch, classes=1):
     return lambda meta: (triton.cdiv(length, meta[block]) * classes, heads, batch)
 '''
 
+ROOM = '''
+
+def _gradient_room(x, adds):
+    """Room for a gradient, or for several kernels that add to it."""
+    return x.new_zeros(x.shape, dtype=torch.float32) if adds else x.new_empty(x.shape)
+'''
+
 CLASSES = '''
-
-def _gradient_room(x, in_pieces):
-    """Room for a gradient; pieces add to it."""
-    return x.new_zeros(x.shape, dtype=torch.float32) if in_pieces else x.new_empty(x.shape)
-
 
 def _longest(classes, axis, length):
     """The most rows (axis 0) or keys (axis 1) that a class can have, of so many."""

@@ -76,6 +76,68 @@ def _store_spaced(start, stride, visible, tile, LANES: tl.constexpr, WIDTH: tl.c
     pointers = start + lanes[:, None] * stride + dims[None, :]
     tl.store(pointers, tile.to(start.dtype.element_ty), mask=visible[:, None] & (dims[None, :] < WIDTH))
 ''',
+    "_load_part": '''
+@triton.jit
+def _load_part(start, stride, channel, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+               BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+    """[LANES, BLOCK] channels of vectors, from `channel` on; what there is not reads as 0."""
+    channels = channel + tl.arange(0, BLOCK)
+    pointers = start + tl.arange(0, LANES)[:, None] * stride + channels[None, :]
+    if MASKED:
+        part = tl.load(pointers, mask=visible[:, None] & (channels[None, :] < WIDTH), other=0.0)
+    else:
+        part = tl.load(pointers, mask=channels[None, :] < WIDTH, other=0.0)
+    return part.to(tl.float32)
+''',
+    "_load_lanes": '''
+@triton.jit
+def _load_lanes(start, stride, visible, LANES: tl.constexpr, MASKED: tl.constexpr):
+    """[LANES] numbers, or one channel of vectors; what is not visible reads as 0."""
+    pointers = start + tl.arange(0, LANES) * stride
+    if MASKED:
+        numbers = tl.load(pointers, mask=visible, other=0.0)
+    else:
+        numbers = tl.load(pointers)
+    return numbers.to(tl.float32)
+''',
+    "_load_vector": '''
+@triton.jit
+def _load_vector(start, channel, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """[BLOCK] channels of one vector, from `channel` on; what there is not reads as 0."""
+    channels = channel + tl.arange(0, BLOCK)
+    return tl.load(start + channels, mask=channels < WIDTH, other=0.0).to(tl.float32)
+''',
+    "_sums_at": '''
+@triton.jit
+def _sums_at(start, step, values, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where the sums of ROWS features, `step` apart, and of COLUMNS values lie."""
+    features = tl.arange(0, ROWS) * step
+    return start + features[:, None] * values + tl.arange(0, COLUMNS)[None, :]
+''',
+    "_load_sums": '''
+@triton.jit
+def _load_sums(start, step, values, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The sums of ROWS features, `step` apart; those from `count` on read as 0."""
+    there = tl.arange(0, ROWS) < count
+    return tl.load(_sums_at(start, step, values, ROWS, COLUMNS), mask=there[:, None], other=0.0)
+''',
+    "_add_part": '''
+@triton.jit
+def _add_part(start, stride, channel, visible, part, LANES: tl.constexpr, WIDTH: tl.constexpr,
+              BLOCK: tl.constexpr):  # fmt: skip
+    """Add [LANES, BLOCK] numbers to channels of vectors, from `channel` on."""
+    channels = channel + tl.arange(0, BLOCK)
+    pointers = start + tl.arange(0, LANES)[:, None] * stride + channels[None, :]
+    there = visible[:, None] & (channels[None, :] < WIDTH)
+    tl.store(pointers, tl.load(pointers, mask=there, other=0.0) + part, mask=there)
+''',
+    "_add_lanes": '''
+@triton.jit
+def _add_lanes(start, step, visible, numbers, LANES: tl.constexpr):
+    """Add [LANES] numbers to those that are there."""
+    pointers = start + tl.arange(0, LANES) * step
+    tl.store(pointers, tl.load(pointers, mask=visible, other=0.0) + numbers, mask=visible)
+''',
     "_floor_divide": '''
 @triton.jit
 def _floor_divide(a, b):
@@ -236,7 +298,7 @@ def _add_by_offset(start, line, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
 ''',
 }
 
-_NEEDS = {"_floor_divide": ("_modulo",), "_elu": ("_tanh",)}
+_NEEDS = {"_floor_divide": ("_modulo",), "_elu": ("_tanh",), "_load_sums": ("_sums_at",)}
 
 
 def library(used: set[str]) -> str:

@@ -21,7 +21,18 @@ class KernelResults(KernelPlaces):
     @property
     def states(self) -> list[str]:
         """The sums that do."""
-        return [f"{name}_state" for name in self.carried(self.kernel.sweeps[0])] if self.carries else []
+        own = self.carries or self.takes_sums
+        return [f"{name}_state" for name in self.carried(self.kernel.sweeps[0])] if own else []
+
+    @property
+    def takes_sums(self) -> bool:
+        """Whether rows may begin with sums of keys that other kernels have made."""
+        return self.by_states and self.kernel.name == "forward"
+
+    def print_sums(self, sweep: Sweep) -> None:
+        """Rows begin with the sums that are there."""
+        for node in sweep.reductions:
+            self.writer.line(f"{node.name} = {self._loaded_state(node)}")
 
     def print_resume(self, sweep: Sweep) -> None:
         """Sums go on from those of the piece before."""

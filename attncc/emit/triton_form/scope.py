@@ -95,6 +95,7 @@ class KernelScope:
         piece: what the kernel runs.
         keeps_residual: whether this is a forward kernel whose backward subtracts a number of `out`, so that it is to be
             exact beyond 16 bits, and can also store what rounding takes from it.
+        by_states: whether it can leave full tiles to kernels of sums.
     """
 
     def __init__(
@@ -106,8 +107,10 @@ class KernelScope:
         piece: KernelPiece,
         *,
         keeps_residual: bool = False,
+        by_states: bool = False,
     ) -> None:
         self.piece = piece
+        self.by_states = by_states
         self.laid_out = bool(piece.layouts)
         self.table_axes = table_axes
         self.writer = writer
@@ -177,9 +180,9 @@ class KernelScope:
         at = f"({at})" if " " in at and "(" not in at.split(" ")[0] else at
         return f"{PLACE[axis]} + {at} * {STEP[axis]}"
 
-    def position(self, axis: Axis) -> str:
-        """The position of each lane."""
-        lanes, origin = LANES[axis], ORIGIN[axis]
+    def position(self, axis: Axis, lanes: str = "") -> str:
+        """The position of each lane, or of other places of a class."""
+        lanes, origin = lanes or LANES[axis], ORIGIN[axis]
         if not self.laid_out:
             return f"{origin} + {lanes}"
         if self.piece.copies(axis):
