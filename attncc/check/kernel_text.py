@@ -23,6 +23,7 @@ SUMS = {
 }
 _KERNEL = re.compile(rf"_((?:\w+_)?(?:{'|'.join((*KERNELS, *SUMS))}))_kernel(_\d+)?")
 _PIECE = re.compile(r"_\d+$")
+_BLOCK = re.compile(r"^if triton is not None:\n(?:(?: .*)?\n)+", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,13 @@ Variant = tuple[tuple[str, int], ...]  # constants by which one text is several 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function: what its text says without the docstring, the names in it, and the pointers of vectors."""
+    """A function: what its text says without the docstring, the names in it, and the pointers of vectors.
 
-    node: ast.FunctionDef
+    `outline` is the text with nought for every number.
+    """
+
     text: str
+    outline: str
     size: int
     names: tuple[str, ...]
     read: tuple[str, ...]
@@ -76,10 +80,11 @@ class _Function:
 @cache
 def kernels_of(path: Path) -> tuple[KernelText, ...]:
     """The kernels of a generated module, in the order of the file."""
-    nodes = _functions(ast.parse(path.read_text(encoding="utf-8")))
+    source = "".join(_BLOCK.findall(path.read_text(encoding="utf-8")))  # to parse all takes three times as long
+    nodes = _functions(ast.parse(source))
     names = [match[1] + (match[2] or "") for name in nodes if (match := _KERNEL.fullmatch(name))]
-    known: dict[str, _Function] = {}
-    return tuple(_kernel(path.stem, name, nodes, known) for name in names)
+    known = _Known(source.splitlines(), nodes)
+    return tuple(_kernel(path.stem, name, known) for name in names)
 
 
 def in_branch(kernel: str) -> tuple[str, str]:
@@ -104,13 +109,36 @@ def distinct(texts: Iterator[KernelText] | tuple[KernelText, ...]) -> dict[Kerne
 
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    """Functions of the module by name, those that stand in an `if` included."""
-    blocks = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.If))]
+    """The functions of blocks by name."""
+    blocks = [node.body for node in tree.body if isinstance(node, ast.If)]
     return {node.name: node for block in blocks for node in block if isinstance(node, ast.FunctionDef)}
 
 
-def _kernel(module: str, name: str, nodes: dict[str, ast.FunctionDef], known: dict[str, _Function]) -> KernelText:
-    parts = _reachable(function_of(name), nodes, known)
+class _Known:
+    """The functions of a module by name; what many modules have is read once."""
+
+    def __init__(self, lines: list[str], nodes: dict[str, ast.FunctionDef]) -> None:
+        self.lines, self.nodes = lines, nodes
+        self.found: dict[str, _Function] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.nodes
+
+    def __getitem__(self, name: str) -> _Function:
+        if name not in self.found:
+            node = self.nodes[name]
+            text = "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+            if text not in _READ:
+                _READ[text] = _function(node)
+            self.found[name] = _READ[text]
+        return self.found[name]
+
+
+_READ: dict[str, _Function] = {}
+
+
+def _kernel(module: str, name: str, known: _Known) -> KernelText:
+    parts = _reachable(function_of(name), known)
     vectors = frozenset(_vectors(parts))
     branch, _ = in_branch(name)
     own = f"'_{branch}_" if branch else "'_"
@@ -118,9 +146,9 @@ def _kernel(module: str, name: str, nodes: dict[str, ast.FunctionDef], known: di
         module=module,
         kernel=name,
         digest=_hash(part.text.replace(own, "'_") for part in parts),
-        shape=_hash([_renamed([_NUMBER.sub("Constant(value=0", part.text) for part in parts], vectors)]),
+        shape=_hash([_renamed([part.outline for part in parts], vectors)]),
         size=sum(part.size for part in parts),
-        loops=tuple(_loops(nodes[function_of(name)], nodes)),
+        loops=tuple(_loops(known.nodes[function_of(name)], known)),
         vectors=vectors,
         variants=_variants(nodes[function_of(name)]),
     )
@@ -154,15 +182,13 @@ def _compared(node: ast.If, name: str) -> int | None:
 _NUMBER = re.compile(r"Constant\(value=[\d.][^,)]*")  # True and False say how the program is built, and stay
 
 
-def _reachable(name: str, nodes: dict[str, ast.FunctionDef], known: dict[str, _Function]) -> list[_Function]:
+def _reachable(name: str, known: _Known) -> list[_Function]:
     """A function and those that it calls, directly or not, in the order in which they are met."""
     found: dict[str, _Function] = {}
     waiting = [name]
     while waiting:
         name = waiting.pop(0)
-        if name in nodes and name not in found:
-            if name not in known:
-                known[name] = _function(nodes[name])
+        if name in known and name not in found:
             found[name] = known[name]
             waiting += found[name].names
     return list(found.values())
@@ -184,7 +210,9 @@ def _function(node: ast.FunctionDef) -> _Function:
     if ast.get_docstring(node) is not None:
         node = copy(node)
         node.body = node.body[1:]
-    return _Function(node, ast.dump(node), len(inside), names, tuple(read), tuple(written))
+    text = ast.dump(node)
+    outline = _NUMBER.sub("Constant(value=0", text)
+    return _Function(text, outline, len(inside), names, tuple(read), tuple(written))
 
 
 def _vectors(parts: list[_Function]) -> Iterator[str]:
@@ -236,16 +264,22 @@ def _hash(texts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
-def _loops(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef]) -> Iterator[TileLoop]:
+def _loops(function: ast.FunctionDef, known: _Known) -> Iterator[TileLoop]:
     """Innermost loops in the order of the text. A tile body is told by its last argument whether to mask."""
-    for node in _in_order(function):
-        if isinstance(node, ast.For) and not any(isinstance(inner, ast.For) for inner in _in_order(node)):
-            for call in _in_order(node):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and _is_body(call.func.id):
-                    last = call.args[-1]
-                    body = functions[call.func.id]
-                    dots = any(isinstance(each, ast.Name) and each.id == "_dot" for each in ast.walk(body))
-                    yield TileLoop(masked=isinstance(last, ast.Constant) and last.value is True, dots=dots)
+    for loop in _innermost_loops(function.body):
+        for call in _in_order(loop):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and _is_body(call.func.id):
+                last = call.args[-1]
+                masked = isinstance(last, ast.Constant) and last.value is True
+                yield TileLoop(masked=masked, dots="_dot" in known[call.func.id].names)
+
+
+def _innermost_loops(body: list[ast.stmt]) -> list[ast.For]:
+    found = []
+    for node in body:
+        inside = [*_innermost_loops(getattr(node, "body", [])), *_innermost_loops(getattr(node, "orelse", []))]
+        found += inside or ([node] if isinstance(node, ast.For) else [])
+    return found
 
 
 def _is_body(name: str) -> bool:
