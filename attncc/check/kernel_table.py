@@ -84,7 +84,7 @@ def cases(texts: Sequence[KernelText], folder: Path, first: Sequence[str] = ()) 
         for d, target in product(WIDTHS, ORDER):
             for text in some:
                 for variant in text.variants or ((),):
-                    for tile in tiles_of(folder / f"{text.module}.py", text.kernel, 2, d, target, variant):
+                    for tile in tiles_of(folder / f"{text.module}.py", text, 2, d, target, variant):
                         yield Case(text, tile, target, d, variant)
 
 
@@ -130,7 +130,7 @@ def _measure_all(todo: list[Case], folder: Path, options: argparse.Namespace, ke
             pool.submit(
                 measure,
                 folder / f"{case.text.module}.py",
-                case.text.kernel,
+                case.text,
                 case.tile,
                 case.target,
                 case.d,

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attncc.check.kernel_text import SUMS, KernelText, TileLoop, Variant, function_of, in_branch, kernels_of
+from attncc.check.kernel_text import SUMS, KernelText, TileLoop, Variant, function_of, in_branch
 from attncc.plan.model import Tile
 
 _PLACES = frozenset({"runs", "q_start", "kv_lengths", "classes"})
@@ -83,25 +83,26 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def tiles_of(path: Path, kernel: str, size: int, width: int, target: str, variant: Variant = ()) -> tuple[Tile, ...]:
+def tiles_of(
+    path: Path, kernel: KernelText, size: int, width: int, target: str, variant: Variant = ()
+) -> tuple[Tile, ...]:
     """What a module's kernel tries on a target, for elements of `size` bytes and vectors up to a width.
 
     Where it leaves full tiles to kernels of sums, there is one tile for all of these.
     """
-    module, (_, own) = load(path), in_branch(kernel)
+    module, (_, own) = load(path), in_branch(kernel.kernel)
     # A branch's lists bear its name where another branch has others, also beside kernels that only one branch has.
     text = path.read_text(encoding="utf-8")
-    launch = re.search(rf"\b(\w*)_launch(?:_sums)?\(\s*{function_of(kernel)}\b", text)
-    assert launch is not None, f"nothing launches {kernel}"
+    launch = re.search(rf"\b(\w*)_launch(?:_sums)?\(\s*{function_of(kernel.kernel)}\b", text)
+    assert launch is not None, f"nothing launches {kernel.kernel}"
 
-    def of(lists: str, kernel: str) -> Any:
+    def of(lists: str, named: str) -> Any:
         name = f"{launch[1]}{lists}"
-        return getattr(module, name if hasattr(module, name) else lists)[kernel, size, max(64, _block(width))]
+        return getattr(module, name if hasattr(module, name) else lists)[named, size, max(64, _block(width))]
 
     if own in SUMS:
         chunks = dict.fromkeys(of("_CHUNKS", each)[:2] for each in SUMS[own])
-        own_variants = next(each.variants for each in kernels_of(path) if each.kernel == kernel)
-        warps = 8 if _crosses(variant, own_variants) and TARGETS[target].backend != "hip" else 4
+        warps = 8 if _crosses(variant, kernel.variants) and TARGETS[target].backend != "hip" else 4
         return tuple(Tile(rows, columns, warps, 2) for rows, columns in chunks)
     if dict(variant).get("BY_STATES"):
         return (Tile(*of("_CHUNKS", own)),)
@@ -117,15 +118,14 @@ def _crosses(variant: Variant, variants: Sequence[Variant]) -> bool:
 
 
 def measure(
-    path: Path, kernel: str, tile: Tile, target: str, d: int, dtype: str = "bf16", variant: Variant = ()
+    path: Path, text: KernelText, tile: Tile, target: str, d: int, dtype: str = "bf16", variant: Variant = ()
 ) -> Measurement:
     """Compile a kernel of a generated module for one target, with keys and values of width `d`.
 
     `variant` is one of the text's, by default the first. The process must not run Triton's interpreter
     (`TRITON_INTERPRET`).
     """
-    text = next(each for each in kernels_of(path) if each.kernel == kernel)
-    jitted = getattr(load(path), function_of(kernel))
+    jitted = getattr(load(path), function_of(text.kernel))
     started = sum(os.times()[:4])
     try:
         variant = variant or next(iter(text.variants), ())
@@ -136,6 +136,18 @@ def measure(
     seconds = sum(os.times()[:4]) - started
     loops = None if text.of_sums else [each for each in text.loops if each.masked or not dict(variant).get("BY_STATES")]
     return _read(compiled, TARGETS[target], loops, seconds, needs_matrix=dtype != "fp32")
+
+
+def first_that_fits(
+    path: Path, text: KernelText, target: str, d: int, variant: Variant = ()
+) -> tuple[Tile, Measurement]:
+    """A config of a kernel's list for bf16 that spills next to nothing; otherwise the last one tried."""
+    tiles = tiles_of(path, text, 2, d, target, variant)
+    for tile in sorted(tiles, key=lambda tile: tile.rows * tile.columns / tile.warps):  # small ones compile sooner
+        found = measure(path, text, tile, target, d, "bf16", variant)
+        if found.ok and found.spills <= TARGETS[target].few_spills:
+            break
+    return tile, found
 
 
 def workers(jobs: int) -> ProcessPoolExecutor:

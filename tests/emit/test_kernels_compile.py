@@ -11,14 +11,14 @@ import pytest
 pytest.importorskip("triton")
 
 from attncc.check.kernel_text import TileLoop, Variant, distinct, kernels_of
-from attncc.check.offline import TARGETS, Measurement, loop_fault, measure, signature, tiles_of, workers
-from attncc.plan.model import Tile
+from attncc.check.offline import TARGETS, first_that_fits, loop_fault, signature, workers
 
 GENERATED = Path(__file__).parents[2] / "generated"
 MODULES = sorted(GENERATED.glob("*.py"))
+TEXTS = {(text.module, text.kernel): text for path in MODULES for text in kernels_of(path)}
 KERNELS = [
     (text.module, text.kernel, variant)
-    for text in distinct(text for path in MODULES for text in kernels_of(path))
+    for text in distinct(iter(TEXTS.values()))
     for variant in (text.variants if text.of_sums else ((),))
 ]
 BROAD = [(*kernel, target, 128) for kernel in KERNELS for target in ("sm_90", "gfx942")]
@@ -40,30 +40,19 @@ CHOSEN = [  # the heaviest bodies, on all targets and widths
 DEEP = [(*kernel, target, d) for kernel in CHOSEN for target in TARGETS for d in (64, 128)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def compiler() -> Iterator[ProcessPoolExecutor]:
     """A process that compiles, whatever this one has set for Triton's interpreter."""
     with workers(1) as pool:
         yield pool
 
 
-def first_that_fits(
-    compiler: ProcessPoolExecutor, path: Path, kernel: str, variant: Variant, target: str, d: int
-) -> tuple[Tile, Measurement]:
-    """A config of the list that satisfies its bar; otherwise the last one tried."""
-    tiles = compiler.submit(tiles_of, path, kernel, 2, d, target, variant).result()
-    for tile in sorted(tiles, key=lambda tile: tile.rows * tile.columns / tile.warps):  # small ones compile sooner
-        found = compiler.submit(measure, path, kernel, tile, target, d, "bf16", variant).result()
-        if found.ok and found.spills <= TARGETS[target].few_spills:
-            break
-    return tile, found
-
-
 @pytest.mark.parametrize(("module", "kernel", "variant", "target", "d"), sorted({*BROAD, *DEEP}))
 def test_kernel_compiles(
     compiler: ProcessPoolExecutor, module: str, kernel: str, variant: Variant, target: str, d: int
 ) -> None:
-    tile, found = first_that_fits(compiler, GENERATED / f"{module}.py", kernel, variant, target, d)
+    path = GENERATED / f"{module}.py"
+    tile, found = compiler.submit(first_that_fits, path, TEXTS[module, kernel], target, d, variant).result()
     assert found.ok, f"{tile}: {found.why}"
     assert found.spills <= TARGETS[target].few_spills
     assert 0 < found.shared <= TARGETS[target].shared
@@ -143,3 +132,12 @@ def test_arguments_have_the_types_of_a_launch() -> None:
         *("*fp16", "*fp16", "*fp32", "*fp32", "*i32"),
         *(("i32",) * 3, "i32", "i32", "fp32"),
     ]
+
+
+def test_a_loop_named_like_a_function_of_the_module_is_not_that_function(tmp_path: Path) -> None:
+    """Kernels that differ in nothing are one, whatever stands elsewhere in their modules."""
+    source = (GENERATED / "causal.py").read_text()
+    assert "for step in range(" in source and "\ndef step(" in source
+    (tmp_path / "other.py").write_text(source.replace("\ndef step(\n", "\ndef step(\n    extra,\n"))
+    one, other = kernels_of(GENERATED / "causal.py"), kernels_of(tmp_path / "other.py")
+    assert [each.digest for each in one] == [each.digest for each in other]
