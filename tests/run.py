@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent  # of the virtual environment that runs this file
@@ -29,21 +31,56 @@ STEPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 }
 
 
+ALONG = ("types",)  # steps of one thread, which run beside those that follow
+
+
+class Step:
+    """A step that has been started; one that runs along keeps its output until it is done."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.started = name, time.monotonic()
+        self.output: IO[bytes] | None = tempfile.TemporaryFile() if name in ALONG else None
+        command, variables = STEPS[name]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | variables, stdout=self.output, stderr=self.output and subprocess.STDOUT
+        )
+        if self.output is None:
+            print(f"--- {name}", flush=True)
+
+    def passes(self) -> bool:
+        """Wait for it, and say how it went."""
+        failed = self.process.wait() != 0
+        if self.output is not None:
+            self.output.seek(0)
+            print(f"--- {self.name}\n{self.output.read().decode(errors='replace')}", end="", flush=True)
+        if failed:
+            print(f"{self.name} failed", file=sys.stderr)
+        else:
+            print(f"{time.monotonic() - self.started:.0f} s", flush=True)
+        return not failed
+
+
 def main(names: list[str]) -> int:
     unknown = [name for name in names if name not in STEPS]
     if unknown:
         print(f"no step {', '.join(unknown)}; there are {', '.join(STEPS)}", file=sys.stderr)
         return 2
-    for name in names or STEPS:
-        print(f"--- {name}", flush=True)
-        started = time.monotonic()
-        command, variables = STEPS[name]
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=False)
-        if done.returncode != 0:
-            print(f"{name} failed", file=sys.stderr)
-            return 1
-        print(f"{time.monotonic() - started:.0f} s", flush=True)
-    return 0
+    along: list[Step] = []
+    try:
+        for name in names or STEPS:
+            step = Step(name)
+            if name in ALONG:
+                along.append(step)
+            elif not step.passes():
+                return 1
+            for other in [each for each in along if each.process.poll() is not None]:
+                along.remove(other)
+                if not other.passes():
+                    return 1
+        return 0 if all(step.passes() for step in along) else 1
+    finally:
+        for step in along:
+            step.process.kill()
 
 
 if __name__ == "__main__":

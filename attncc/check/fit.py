@@ -41,6 +41,7 @@ _OF_PAIRS = (63, 1, 7, 130)  # lengths where vectors of pairs make [B, H, n, m, 
 _TINY = Case(batch=1, heads=1, kv_heads=1, n=1, m=1, d=1, e=1, dtype=torch.float64, name="tiny")
 
 
+@lru_cache(maxsize=64)
 def cases_of(spec: Spec, seed: int = 0, quick: bool = False) -> tuple[Case, ...]:
     """The cases of a check that the spec's data allow."""
     widths, value_widths = _widths(spec)
@@ -162,6 +163,7 @@ def lengths_of_tables(spec: Spec) -> tuple[int, ...]:
     return tuple(sorted((near | set(_LENGTHS)) - {0, -1}))
 
 
+@lru_cache(maxsize=64)
 def head_counts(spec: Spec) -> tuple[tuple[int, int], ...]:
     """The pairs (heads, kv_heads) to run: lists of constants and tables may limit the number of heads."""
     d, e = _least_widths(spec)

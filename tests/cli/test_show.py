@@ -24,6 +24,7 @@ from attncc.diagnostics import Source
 from attncc.plan.density import Call
 from attncc.plan.domain import analyse
 from attncc.plan.mask import Look, looks, usual_tile
+from attncc.plan.ranges import Domain
 from attncc.sources import read_source
 from attncc.spec.model import Align, Spec
 from attncc.spec.resolve import load
@@ -66,6 +67,11 @@ def spec_of(name: str) -> Spec:
     return load(read_source(SPECS / f"{name}.attn"), {key: str(value) for key, value in SMALL[name].items()})
 
 
+@cache
+def domain_of(name: str) -> Domain:
+    return analyse(spec_of(name).pattern)
+
+
 def call_of(spec: Spec, n: int, m: int, tile: tuple[int, int] | None = None) -> Call:
     return Call(n, m, H, 0 if spec.align is Align.START else m - n, tile or usual_tile(n, m))
 
@@ -86,7 +92,7 @@ def test_every_pixel_of_a_png_is_what_brute_force_says(name: str, n: int, m: int
     colors = png_colors(picture.read_bytes())
     spec = spec_of(name)
     call = call_of(spec, n, m)
-    found = page(spec, call, looks(analyse(spec.pattern), call, range(H), apart=True), GUTTER)
+    found = page(spec, call, looks(domain_of(name), call, range(H), apart=True), GUTTER)
     assert colors.shape == (found.height, found.width, 3)
     assert [panel.look.heads for panel in found.panels] == [(head,) for head in range(H)]
     for head, panel in enumerate(found.panels):
@@ -119,7 +125,7 @@ def test_every_path_of_an_svg_is_what_brute_force_says(name: str, n: int, m: int
         assert (panel.related == truth(name, n, m)[head]).all()
         assert (panel.visited >= panel.related).all() and (panel.unmasked <= panel.related).all()
     spec = spec_of(name)
-    counts = tile_counts(analyse(spec.pattern), n, m, H, 8, 4, q_start=call_of(spec, n, m).start)
+    counts = tile_counts(domain_of(name), n, m, H, 8, 4, q_start=call_of(spec, n, m).start)
     assert counts.touched == sum(panel.visited[::8, ::4].sum() for panel in panels)
     assert counts.full == sum(panel.unmasked[::8, ::4].sum() for panel in panels)
 
@@ -220,7 +226,7 @@ def test_figures_are_counts_per_head_and_in_total(tmp_path: Path) -> None:
         assert found["ok"] and found["command"] == "show" and found["tile"] == {"rows": 16, "columns": 8}
         assert [each["head"] for each in found["heads"]] == list(range(H))
         assert [each["pairs"] for each in found["heads"]] == truth(name, n, m).sum(axis=(1, 2)).tolist()
-        counts = tile_counts(analyse(spec_of(name).pattern), n, m, H, 16, 8)
+        counts = tile_counts(domain_of(name), n, m, H, 16, 8)
         assert {key: found["total"][key] for key in ("touched", "full", "partial", "pairs")} == {
             "touched": counts.touched,
             "full": counts.full,
@@ -301,7 +307,7 @@ def test_a_pattern_without_pairs_is_shown_as_it_is() -> None:
 
 
 def test_ranges_that_miss_a_pair_would_be_seen() -> None:
-    one = analyse(spec_of("causal").pattern).classes[0]
+    one = domain_of("causal").classes[0]
     pairs = np.array([[True, False], [True, True]])
     states = np.array([[0, 1], [2, 2]], dtype=np.uint8)
     found = shades(Look((0,), one, range(2), range(2), (1, 1), pairs, states))

@@ -16,6 +16,7 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore_glob = ["test_*.py"]
 else:
+    import triton.language as tl
     from triton.runtime import interpreter
 
     prepared: set[str] = set()
@@ -36,3 +37,22 @@ else:
     # Whole numbers are computed once more in 64 bits for an assertion that is off: a quarter of the time for nothing.
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=builder.options.debug)
+
+    # What follows from a type alone is found once for each; the name of one says all of it.
+    find_dtype, make_tensor = interpreter._get_np_dtype, tl.tensor.__init__
+    dtypes: dict[str, Any] = {}
+    shapes: dict[str, dict[str, Any]] = {}
+
+    def numpy_dtype(type: tl.dtype) -> Any:
+        if type.name not in dtypes:
+            dtypes[type.name] = find_dtype(type)
+        return dtypes[type.name]
+
+    def tensor(self: tl.tensor, handle: Any, type: tl.dtype) -> None:
+        if type.name not in shapes:
+            make_tensor(self, handle, type)
+            shapes[type.name] = {name: value for name, value in vars(self).items() if name != "handle"}
+        vars(self).update(shapes[type.name], handle=handle)
+
+    interpreter._get_np_dtype = numpy_dtype
+    tl.tensor.__init__ = tensor
