@@ -68,7 +68,8 @@ def test_meanings_where_some_rows_run_alone(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ("a slope", "a sink", "additive", "a table by position"))
 def test_meanings_in_blocks_by_classes(name: str, tmp_path: Path) -> None:
     data, meaning = MEANINGS[name]
-    check(f"attention x {{ {data} pattern = {PATTERNS['blocks of some heads']}; {meaning} }}", tmp_path, CASES[1:2])
+    case = replace(CASES[1], d=5) if name == "additive" else CASES[1]  # channel by channel is slow
+    check(f"attention x {{ {data} pattern = {PATTERNS['blocks of some heads']}; {meaning} }}", tmp_path, (case,))
 
 
 @pytest.mark.parametrize("pattern", ("several classes", "of some heads", "leading rows"))
