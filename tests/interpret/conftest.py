@@ -39,9 +39,10 @@ else:
     builder.options = replace(builder.options, sanitize_overflow=builder.options.debug)
 
     # What follows from a type alone is found once for each; the name of one says all of it.
-    find_dtype, make_tensor = interpreter._get_np_dtype, tl.tensor.__init__
+    find_dtype, make_tensor, make_block = interpreter._get_np_dtype, tl.tensor.__init__, tl.block_type.__init__
     dtypes: dict[str, Any] = {}
     shapes: dict[str, dict[str, Any]] = {}
+    blocks: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def numpy_dtype(type: tl.dtype) -> Any:
         if type.name not in dtypes:
@@ -54,5 +55,13 @@ else:
             shapes[type.name] = {name: value for name, value in vars(self).items() if name != "handle"}
         vars(self).update(shapes[type.name], handle=handle)
 
+    def block(self: tl.block_type, element: tl.dtype, shape: Any) -> None:
+        key = (element.name, *shape)
+        if key not in blocks:
+            make_block(self, element, shape)
+            blocks[key] = dict(vars(self))
+        vars(self).update(blocks[key])
+
     interpreter._get_np_dtype = numpy_dtype
+    tl.block_type.__init__ = block
     tl.tensor.__init__ = tensor
