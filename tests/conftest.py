@@ -6,8 +6,10 @@ import difflib
 import gc
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look less often for cycles among objects that are there to stay: a tenth of the time of compiling specs."""
+    """Settings of the process once it has imported all tests."""
+    # Hypothesis draws from the constants of every module that is loaded. To find those of a thousand generated ones
+    # takes half a minute, and what is drawn would depend on the tests that ran before.
+    providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
+    if hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = lambda: providers._local_constants
+
+    # To look for cycles among objects that are there to stay takes a tenth of the time of compiling specs.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
