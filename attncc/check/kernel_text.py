@@ -150,7 +150,7 @@ def _kernel(module: str, name: str, known: _Known) -> KernelText:
         size=sum(part.size for part in parts),
         loops=tuple(_loops(known.nodes[function_of(name)], known)),
         vectors=vectors,
-        variants=_variants(nodes[function_of(name)]),
+        variants=_variants(known.nodes[function_of(name)]),
     )
 
 
