@@ -9,9 +9,10 @@ from attncc.emit.triton_form.scope import BLOCK, START, is_vector
 from attncc.emit.triton_form.sums.scope import is_one, leaves, named
 from attncc.emit.triton_form.sums.tile import SumReader
 from attncc.emit.triton_form.sums.tokens import Cut
+from attncc.rewrite.algebra import derivative
 from attncc.rewrite.backward import gradient_name
-from attncc.rewrite.symbolic import derivative
-from attncc.spec.expr import Binary, BinaryOp, Const, Expr, Vector
+from attncc.rewrite.slopes import plus, times
+from attncc.spec.expr import Const, Expr, Vector
 
 
 class PulledSums(SumReader):
@@ -205,9 +206,9 @@ class PulledSums(SumReader):
 
     def _slope(self, formula: Expr, power: Power, name: str) -> Expr:
         """The derivative of formula * e^power by an operand, over e^power."""
-        found = _sum([_derivative(formula, name)])
+        found = _derivative(formula, name)
         for part in power.parts:
-            found = _sum([found, _times(named(formula), _derivative(part, name))])
+            found = plus(found, times(named(formula), _derivative(part, name)))
         return found
 
     def _print_token_gradients(self, feature: Feature) -> None:
@@ -217,7 +218,7 @@ class PulledSums(SumReader):
                 continue
             slope = _derivative(feature.coefficient, name)
             for part in feature.power.parts:
-                slope = _sum([slope, _times(feature.coefficient, _derivative(part, name))])
+                slope = plus(slope, times(feature.coefficient, _derivative(part, name)))
             given = "d_scale" if is_one(slope) else f"d_scale * {self.text(slope, self.fixed, tile=False, context=6)}"
             self.writer.line(f"{gradient_name(name)} += {given}")
 
@@ -232,21 +233,3 @@ def _derivative(expr: Expr, name: str) -> Expr:
     variables = {each.name: each for each in leaves(expr)}
     found = variables.get(name) or variables.get(named(Vector(name)).name)  # type: ignore[attr-defined]
     return Const(0) if found is None else derivative(expr, found)
-
-
-def _sum(parts: list[Expr]) -> Expr:
-    kept = [each for each in parts if each not in (Const(0), Const(0.0))]
-    if not kept:
-        return Const(0)
-    found = kept[0]
-    for each in kept[1:]:
-        found = Binary(BinaryOp.ADD, found, each)
-    return found
-
-
-def _times(left: Expr, right: Expr) -> Expr:
-    if Const(0) in (left, right):
-        return Const(0)
-    if is_one(left):
-        return right
-    return left if is_one(right) else Binary(BinaryOp.MULTIPLY, left, right)
