@@ -21,18 +21,40 @@ from attncc.check.load import load_module
 SPEC = Path(__file__).parents[1] / "specs" / "linear_transformer_causal.attn"
 
 
-def chunked(q: Tensor, k: Tensor, v: Tensor, chunk: int = 64) -> Tensor:
-    """elu(x) + 1 features, sums of chunks carried from one to the next; n has to be a multiple of the chunk."""
-    q, k = functional.elu(q) + 1, functional.elu(k) + 1
-    rows, keys, values = (x.flatten(0, 1).unflatten(1, (-1, chunk)) for x in (q, k, v))
-    states = keys.mT @ values
-    states = states.cumsum(1) - states  # of the chunks before
-    counts = keys.sum(2)
-    counts = counts.cumsum(1) - counts
-    within = (rows @ keys.mT).tril_()
-    total = within @ values + rows @ states
-    count = within.sum(-1) + (rows @ counts[..., None])[..., 0]
-    return (total / (count + 1e-6)[..., None]).view(*q.shape[:3], -1)
+def chunked(q: Tensor, k: Tensor, v: Tensor, chunk: int = 64, segment: int = 512) -> Tensor:
+    """elu(x) + 1 features, sums of chunks carried from one to the next; n has to be a multiple of the chunk.
+
+    Segments of rows stay in the cache from their features to their results.
+    """
+    batch, heads, n, _ = q.shape
+    out = q.new_empty(batch, heads, n, v.shape[-1])
+    count = segment // chunk
+    state = q.new_zeros(count + 1, batch * heads, k.shape[-1], v.shape[-1])  # of the chunks before each
+    norm = q.new_zeros(count + 1, batch * heads, 1, k.shape[-1])
+
+    def chunks(x: Tensor) -> Tensor:
+        return x.reshape(-1, chunk, x.shape[-1])
+
+    def features(x: Tensor) -> Tensor:
+        return chunks(x.clamp(max=0).exp_().add_(x.relu()))
+
+    for start in range(0, n, segment):
+        rows, keys, values = (x[:, :, start : start + segment] for x in (q, k, v))
+        count = rows.shape[2] // chunk
+        rows, keys, values = features(rows), features(keys), chunks(values)
+        own_state = torch.bmm(keys.mT, values).view(batch * heads, count, *state.shape[2:])
+        own_norm = keys.sum(1).view(batch * heads, count, 1, -1)
+        for each in range(count):
+            torch.add(state[each], own_state[:, each], out=state[each + 1])
+            torch.add(norm[each], own_norm[:, each], out=norm[each + 1])
+        within = torch.bmm(rows, keys.mT).tril_()
+        total = torch.bmm(within, values)
+        total.baddbmm_(rows, state[:count].transpose(0, 1).flatten(0, 1))
+        weight = within.sum(-1, keepdim=True)
+        weight += (rows * norm[:count].transpose(0, 1).flatten(0, 1)).sum(-1, keepdim=True)
+        out[:, :, start : start + segment] = total.div_(weight + 1e-6).view(batch, heads, -1, total.shape[-1])
+        state[0], norm[0] = state[count], norm[count]
+    return out
 
 
 def best_of(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:

@@ -1405,10 +1405,11 @@ def _launch_backward(
 def _forward_slab(q_of_row, k_of_key, v, numbers, slab, chunks, work, call, state):
     """The vectors and row numbers of one slab; q_of_row is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
-    rows = q_of_row.new_zeros((*shape[:3], 1))
-    total = q_of_row.new_zeros((*q_of_row.shape[:2], v.shape[-1]))
     if state is not None:
         rows, total = state
+    else:
+        rows = q_of_row.new_zeros((*shape[:3], 1))
+        total = q_of_row.new_zeros((*q_of_row.shape[:2], v.shape[-1]))
     for chunk in chunks:
         k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], q_of_row.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q_of_row.dtype)
@@ -1461,7 +1462,13 @@ class _Slab(NamedTuple):
     last: int
     shape: tuple  # batch entries, heads, rows
     blocks: object = None  # of its batch entries' keys
-    runs: tuple = ()  # of blocks that all its rows see
+    runs: tuple = ()  # for each slab of `count` the runs of blocks that all its rows see
+    count: int = 1  # slabs one behind the other that are computed together, as batch entries
+
+    def coordinates(self, device):
+        """Those of the rows, [rows, 1], or for each of the slabs that are computed together."""
+        rows = torch.arange(self.first, self.last + 1, device=device)[:, None]
+        return _shifted(rows, _ROWS, self.count, self.shape[0] // self.count)
 
 
 class _Chunk(NamedTuple):
@@ -1471,10 +1478,34 @@ class _Chunk(NamedTuple):
     start: int
     full: tuple
     rows: tuple
+    place: int = (
+        0  # where the keys lie, if those of slabs that are computed together have a window each
+    )
+    step: int = 0  # how much further the next slab's lie
+    slabs: tuple = (1, 1)  # how many slabs, and batch entries of each
 
     @property
     def count(self):
         return self.keys.stop - self.keys.start
+
+    def of_all(self, keys):
+        """Coordinates of some of these keys, for each of the slabs that are computed together."""
+        return _shifted(keys, self.step, *self.slabs)
+
+    def beside_first(self, keys):
+        """Coordinates as far from the first slab's rows as those of each slab are from its own."""
+        return keys if self.step == _ROWS else _shifted(keys, self.step - _ROWS, *self.slabs)
+
+
+def _shifted(x, step, count, entries):
+    """Coordinates of a slab, and of those that follow at some step, [count * entries, 1, ...]."""
+    if count == 1:
+        return x
+    return (
+        x
+        + step
+        * torch.arange(count, device=x.device).repeat_interleave(entries)[:, None, None, None]
+    )
 
 
 def _wide(dtype):
@@ -1496,6 +1527,8 @@ def _product(rows, keys, work, shape, factor=1):
     """Scores of folded rows and keys, times a factor, written into the workspace."""
     size = rows.shape[0] * rows.shape[1] * keys.shape[1]
     out = work[:size].view(rows.shape[0], rows.shape[1], keys.shape[1])
+    if factor == 1:
+        return torch.bmm(rows, keys.mT, out=out).view(*shape, -1)
     return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
 
 
@@ -1510,11 +1543,35 @@ def _unrelated(ahead, rows, keys, device):
     return _related(i, j, None).logical_not_()
 
 
+@functools.lru_cache(maxsize=8)
+def _band(ahead, rows, keys, device):
+    """The first and last diagonal of a tile's related pairs, if all between them are related.
+
+    The pattern depends on distances alone; `ahead` as in `_unrelated`.
+    """
+    distance = torch.arange(1 - rows, keys)
+    i, j = (ahead - distance.clamp(max=0))[:, None], distance.clamp(min=0)[:, None]
+    at = distance[_related(i, j, None)[:, 0]]
+    if not len(at) or at[-1] - at[0] >= len(at):
+        return None
+    return int(at[0]), int(at[-1])
+
+
+def _cut(x, first, last):
+    """Tiles with 0 before and after some diagonals."""
+    x = x.triu_(first) if first > 1 - x.shape[-2] else x
+    return x.tril_(last) if last < x.shape[-1] - 1 else x
+
+
 def _hide(x, chunk, fill, call):
     """Write `fill` where row and key are not related; keys that all rows see are passed over."""
     start, stop = chunk.start, chunk.start + chunk.count
     first, end = chunk.rows
     low, high = max(chunk.full[0], start), min(chunk.full[1], stop)
+    if fill == 0 and high - low < chunk.count:
+        band = _band(first - start, end - first, chunk.count, x.device)
+        if band is not None:
+            return _cut(x, *band)
     for a, b in ((start, low), (high, stop)) if low < high else ((start, stop),):
         if a < b:
             hidden = _unrelated(first - a, end - first, b - a, x.device)
@@ -1582,15 +1639,118 @@ def _workspace(slab, chunks, q, count, work):
     return work
 
 
-def _fold(x, slab, kv_heads):
-    """[batch, heads, n, c] -> a slab's [batch * kv heads, group * rows, c] in the type of sums."""
-    x = x[slab.entries, :, slab.rows].to(_wide(x.dtype))
+def _apart(x, count):
+    """[batch, heads, count * tokens, ...] -> [count * batch, heads, tokens, ...]."""
+    return x if count == 1 else x.unflatten(2, (count, -1)).movedim(2, 0).flatten(0, 1).contiguous()
+
+
+def _as_tokens(x, count):
+    """[count * batch, heads, tokens, ...] -> [batch, heads, count, tokens, ...], a view."""
+    return x.unflatten(0, (count, -1)).movedim(0, 2)
+
+
+def _rows_in(x, slab):
+    """[batch, heads, n, c] -> a slab's [batch, heads, rows, c] in the type of sums."""
+    return _apart(x[slab.entries, :, slab.rows].to(_wide(x.dtype)), slab.count)
+
+
+def _folded(x, kv_heads):
+    """A slab's [batch, heads, rows, c] -> [batch * kv heads, group * rows, c]."""
     return x.reshape(x.shape[0] * kv_heads, -1, x.shape[-1])
 
 
 def _rows_of(x, slab):
     """[batch, heads, n] -> the slab's [batch, heads, rows, 1], in the type of sums."""
-    return x[slab.entries, :, slab.rows, None].to(_wide(x.dtype))
+    return _rows_in(x, slab)[..., None]
+
+
+def _keys_of(x, slab, chunks):
+    """[batch, kv heads, m, ...] -> what a slab's chunks cut, of slabs together each its own."""
+    if slab.count == 1 or not chunks:
+        return x[slab.entries]
+    return _Windows(
+        {
+            chunk.keys.start: _window(
+                x, slab.blocks, chunk.place, chunk.step, slab.count, chunk.count
+            )
+            for chunk in chunks
+        }
+    )
+
+
+class _Windows(NamedTuple):
+    """Keys of slabs that are together, which chunks cut as if they lay one after the other."""
+
+    keys: dict  # by their first place
+
+    @property
+    def shape(self):
+        return next(iter(self.keys.values())).shape
+
+    def __getitem__(self, at):
+        *rest, keys = at
+        return self.keys[keys.start][(*rest, slice(None))]
+
+
+def _windows(x, step, count, width):
+    """So many windows of keys, [batch, kv heads, windows, keys, ...], a view."""
+    if step == 0 or count == 1:
+        return x[:, :, None].expand(-1, -1, count, *(-1,) * (x.dim() - 2))
+    return x.unfold(2, width, step).movedim(-1, 3)
+
+
+def _window(x, blocks, place, step, count, width):
+    """For each of so many slabs or blocks some keys, [count * batch, kv heads, keys, ...]."""
+
+    def made():
+        keys = _keys_between(x, blocks, place, end)
+        windows = _windows(keys, step, count, width).movedim(2, 0).flatten(0, 1)
+        return windows.contiguous() if count > 1 else windows
+
+    end = place + (count - 1) * step + width
+    return blocks.kept_or(made, x, place, step, count, width)
+
+
+def _keys_between(x, blocks, place, end):
+    """Keys of some batch entries; formulas are taken of those of some blocks at once."""
+    if isinstance(x, Tensor):
+        return x[blocks.entries, :, place:end]
+    found, length = [], blocks.most * _ROWS
+    for start in range(place - (place - blocks.origin) % length, end, length):
+        keys = slice(max(start, 0), min(start + length, blocks.length))
+        made = blocks.kept_or(
+            lambda keys=keys: x[blocks.entries, :, keys].to(x.dtype), x, keys.start, keys.stop
+        )
+        found.append(made[:, :, max(place - keys.start, 0) : end - keys.start])
+    return found[0] if len(found) == 1 else torch.cat(found, 2)
+
+
+def _key_sums(total, slab, chunks):
+    """Where a slab adds up sums of its keys: in the total; each of slabs together by itself."""
+    if slab.count == 1:
+        return total[slab.entries]
+    count = sum(chunk.count for chunk in chunks)
+    return total.new_zeros(slab.shape[0], total.shape[1], count, *total.shape[3:])
+
+
+def _add_key_sums(total, sums, slab, chunks):
+    """Add what slabs together have added up, part by part where windows overlap."""
+    if slab.count == 1:
+        return
+    total, sums = total[slab.entries], _as_tokens(sums, slab.count)
+    for chunk in chunks:
+        width = chunk.step or chunk.count
+        for begin in range(0, chunk.count, width):
+            keys = slice(
+                chunk.keys.start + begin, chunk.keys.start + min(begin + width, chunk.count)
+            )
+            part, place = sums[:, :, :, keys], chunk.place + begin
+            length = keys.stop - keys.start
+            if chunk.step == 0:
+                total[:, :, place : place + length].add_(part.sum(2))
+            else:
+                end = place + (slab.count - 1) * chunk.step + length
+                _windows(total[:, :, place:end], chunk.step, slab.count, length).add_(part)
 
 
 def _unrounded(out, residual):
@@ -1606,14 +1766,16 @@ def _own(x, slab):
 
 def _entries_of(numbers, slab):
     """The numbers of the slab's batch entries."""
-    return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+    numbers = tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+    return _repeated(numbers, slab.count)
 
 
 def _store(outs, slab, results):
     """Write what a slab gives."""
     for out, result in zip(outs, results, strict=False):
         target = out[slab.entries, :, slab.rows]
-        target.copy_(result.reshape(target.shape))
+        result = _as_tokens(result.reshape(*slab.shape, *out.shape[3:]), slab.count)
+        target.unflatten(2, (slab.count, -1)).copy_(result)
 
 
 def _forward(
@@ -1633,16 +1795,18 @@ def _forward(
         for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
             q_of_row, v, q_start, k_start, q_starts, kv_lengths, call
         ):
+            q_of_row_rows = _rows_in(q_of_row, slab)
             state = None
             if slab.runs:
                 state = _begun(
-                    sums.of(slab), _rows_in(q_of_row, slab), _entries_of(numbers, slab), heads,
-                    kv_heads, slab,
+                    sums.of(slab), q_of_row_rows, _entries_of(numbers, slab), heads, kv_heads,
+                    slab,
                 )  # fmt: skip
             work = _workspace(slab, chunks, q_of_row, 2, work)
             results = _forward_slab(
-                _fold(q_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
-                _entries_of(numbers, slab), slab, chunks, work, call, state,
+                _folded(q_of_row_rows, kv_heads), _keys_of(k_of_key, slab, chunks),
+                _keys_of(v, slab, chunks), _entries_of(numbers, slab), slab, chunks, work, call,
+                state,
             )  # fmt: skip
             if keep_residual:
                 results += (results[0] - results[0].to(q_of_row.dtype),)
@@ -1690,20 +1854,26 @@ def _backward(
             q_of_row, v, q_start, k_start, q_starts, kv_lengths, call
         ):
             work = _workspace(slab, chunks, q_of_row, 2, work)
-            d_rows = _fold(d_out, slab, kv_heads)
-            delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+            q_of_row_rows = _rows_in(q_of_row, slab)
+            d_out_rows = _rows_in(d_out, slab)
+            d_rows = _folded(d_out_rows, kv_heads)
+            delta = (d_out_rows * _rows_in(out, slab)).sum(-1, keepdim=True)
             delta -= _rows_of(d_lse, slab)
+            d_k_of_key_sums = _key_sums(d_k_of_key, slab, chunks)
+            dv_sums = _key_sums(dv, slab, chunks)
             results = _backward_slab(
-                _fold(q_of_row, slab, kv_heads), k_of_key[slab.entries], v[slab.entries],
-                d_rows, _rows_of(inverse, slab), delta, dv[slab.entries].flatten(0, 1),
-                d_k_of_key[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab,
-                chunks, work, call,
+                _folded(q_of_row_rows, kv_heads), _keys_of(k_of_key, slab, chunks),
+                _keys_of(v, slab, chunks), d_rows, _rows_of(inverse, slab), delta,
+                dv_sums.flatten(0, 1), d_k_of_key_sums.flatten(0, 1),
+                _entries_of(numbers, slab), slab, chunks, work, call,
             )  # fmt: skip
+            _add_key_sums(d_k_of_key, d_k_of_key_sums, slab, chunks)
+            _add_key_sums(dv, dv_sums, slab, chunks)
             if slab.runs:
                 collapsed.append(slab)
                 given = _row_gradients(
-                    sums.of(slab), _rows_in(q_of_row, slab), _rows_in(d_out, slab),
-                    _rows_of(inverse, slab), delta, _entries_of(numbers, slab), heads, slab,
+                    sums.of(slab), q_of_row_rows, d_out_rows, _rows_of(inverse, slab), delta,
+                    _entries_of(numbers, slab), heads, slab,
                 )  # fmt: skip
                 if given is not None:
                     results = (results[0] + given[0].reshape(results[0].shape),)
@@ -1730,11 +1900,26 @@ def _backward(
 _ROWS = 64  # rows of a slab, and keys of a block
 
 
+_KEPT = 8  # windows
+
+
 class _Blocks:
     """The keys of some batch entries in blocks, of which some begin with a slab of rows."""
 
-    def __init__(self, entries, origin, length, low):
+    def __init__(self, entries, origin, length, low, most):
         self.entries, self.origin, self.length, self.low = entries, origin, length, low
+        self.most = most  # how many are taken at once
+        self.backwards = False  # whether runs grow from the last slab to the first
+        self.kept = {}  # the last windows of keys: blocks and slabs read the same
+
+    def kept_or(self, make, x, *places):
+        """What was made of some places of a tensor, or is made now."""
+        key = id(x), *places
+        if key not in self.kept:
+            if len(self.kept) == _KEPT:
+                self.kept.pop(next(iter(self.kept)))
+            self.kept[key] = make(), x
+        return self.kept[key][0]
 
     @property
     def count(self):
@@ -1744,6 +1929,24 @@ class _Blocks:
         """The places of a block's keys."""
         start = self.origin + block * _ROWS
         return slice(max(0, start), min(self.length, start + _ROWS))
+
+    def coordinates(self, first, count, device):
+        """Those of the keys of a block, [keys, 1], or of some [count * entries, 1, keys, 1]."""
+        keys = self.keys(first)
+        found = self.low + torch.arange(keys.start, keys.stop, device=device)[:, None]
+        return (
+            found
+            if count == 1
+            else _shifted(found, _ROWS, count, self.entries.stop - self.entries.start)
+        )
+
+    def together(self, block):
+        """The first of the blocks that are taken at once with one, and how many these are."""
+        first, end = int(self.origin < 0), max(0, self.length - self.origin) // _ROWS
+        if not first <= block < end:
+            return block, 1  # it has fewer keys
+        low = max(first, block - block % self.most)
+        return low, min(end, block - block % self.most + self.most) - low
 
     def run(self, low, high):
         """The first block within keys low … high - 1, and the one after the last."""
@@ -1821,18 +2024,116 @@ class _Runs:
 class _RunsOfSlabs:
     """For slabs one after the other the sums over the runs of blocks that all their rows see."""
 
-    def __init__(self, of_block, joined):
-        self.of_block, self.joined, self.blocks = of_block, joined, None
+    def __init__(self, of_blocks, joined):
+        self.of_blocks, self.joined, self.blocks = of_blocks, joined, None
 
     def of(self, slab):
         if slab.blocks is not self.blocks:
-            self.blocks = slab.blocks
-            of_block, joined = (
-                functools.partial(self.of_block, slab.blocks),
-                self.joined(slab.blocks),
+            self.blocks = blocks = slab.blocks
+            made = functools.lru_cache(4)(lambda first, count: self.of_blocks(blocks, first, count))
+
+            def of_block(block):
+                first, count = blocks.together(block)
+                return made(first, count)[block - first]
+
+            self.runs = [_Runs(of_block, self.joined(blocks)) for _ in slab.runs[0]]
+        found = [
+            [run.between(*ends) for run, ends in zip(self.runs, each, strict=True)]
+            for each in (slab.runs[::-1] if slab.blocks.backwards else slab.runs)
+        ]
+        found = found[::-1] if slab.blocks.backwards else found
+        return [_stacked(each, slab.entries) for each in zip(*found, strict=True)]
+
+
+def _stacked(sums, entries):
+    """Sums of slabs that are computed together, as those of one with more batch entries."""
+    if len(sums) == 1 or sums[0] is None:
+        return sums[0]
+    return tuple(map(torch.cat, zip(*sums, strict=True)))
+
+
+def _parted(states, count):
+    """Sums of several blocks or slabs, each by itself."""
+    return list(zip(*(x.chunk(count) for x in states), strict=True)) if count > 1 else [states]
+
+
+def _at_once(heads, q, width):
+    """How many slabs of some heads are computed together: as many as stay in the cache."""
+    found = max(
+        1, 4 * _SCORES // (heads * max(_ROWS * width, _ROWS * _ROWS, q.shape[-1] * q.shape[-1]))
+    )
+    return 1 << found.bit_length() - 1  # so that groups of slabs and of blocks begin together
+
+
+def _groups_of_slabs(found, most, shifts):
+    """Slabs one behind the other that meet as many keys, in groups that are computed together."""
+    groups, last = [], None
+    for slab, chunks in found:
+        form = (
+            slab.shape,
+            [chunk.count for chunk in chunks],
+            [low < high for low, high in slab.runs[0]],
+        )
+        widest = max(form[1], default=0)
+        group, steps = groups[-1] if groups else ([], None)
+        own = _steps(group[-1][1], chunks) if form == last else None
+        begins = (slab.first - slab.blocks.low - slab.blocks.origin) // _ROWS % most(widest) == 0
+        fits = own is not None and steps in (None, own) and len(group) < most(widest) and not begins
+        if fits and (not shifts or all(map(_moves_along, own, group[-1][1], chunks))):
+            group.append((slab, chunks))
+            groups[-1] = group, own
+        else:
+            groups.append(([(slab, chunks)], None))
+        last = form
+    return [_joined_slabs(group, steps) for group, steps in groups]
+
+
+def _steps(one, other):
+    """How much further a slab's chunks lie than those of the one before; None if some do not."""
+    steps = [b.keys.start - a.keys.start for a, b in zip(one, other, strict=True)]
+    return steps if min(steps, default=0) >= 0 else None
+
+
+def _moves_along(step, one, other):
+    """Whether the same pairs of a chunk are related in both slabs, by their distances alone."""
+    return step == _ROWS or all(
+        x.full[0] <= x.start and x.start + x.count <= x.full[1] for x in (one, other)
+    )
+
+
+def _joined_slabs(group, steps):
+    """One slab with more batch entries, whose chunks lie in the windows of keys that these have."""
+    (slab, chunks), count = group[0], len(group)
+    if count == 1:
+        return group[0]
+    entries = slab.shape[0]
+    joined, begin = [], 0
+    for at, (chunk, step) in enumerate(zip(chunks, steps, strict=True)):
+        full = [each[at].full for _, each in group]
+        full = (
+            max(low - number * step for number, (low, _) in enumerate(full)),
+            min(high - number * step for number, (_, high) in enumerate(full)),
+        )
+        keys = slice(begin, begin + chunk.count)
+        begin = keys.stop
+        joined.append(
+            chunk._replace(
+                keys=keys, full=full, place=chunk.keys.start, step=step, slabs=(count, entries)
             )
-            self.runs = [_Runs(of_block, joined) for _ in slab.runs]
-        return [run.between(*ends) for run, ends in zip(self.runs, slab.runs, strict=True)]
+        )
+    slab = slab._replace(
+        rows=_rows_of_all([each for each, _ in group]),
+        shape=(count * entries, *slab.shape[1:]),
+        runs=tuple(each.runs[0] for each, _ in group),
+        count=count,
+    )
+    return slab, joined
+
+
+def _rows_of_all(slabs):
+    """The places of the rows of slabs one behind the other."""
+    rows = [slab.rows for slab in slabs]
+    return slice(rows[0].start, rows[-1].stop, rows[0].step)
 
 
 def _collapsed(first, last, blocks, segments):
@@ -1860,10 +2161,15 @@ def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
     batch, heads, n, _ = q.shape
     m = v.shape[2]
     most = max(1, _SCORES // (heads * _ROWS * _ROWS))
+    shifts = True
     for entries, start, length in _groups(batch, m, q_start, q_starts, kv_lengths, most):
         origin, low, count = start, k_start, n
         shift = (origin - low) % _ROWS  # so that blocks begin where slabs do
-        blocks = _Blocks(entries, shift - _ROWS if shift else 0, length, low)
+        at_once = functools.cache(
+            functools.partial(_at_once, (entries.stop - entries.start) * heads, q)
+        )
+        origin_of_blocks = shift - _ROWS if shift else 0
+        blocks = _Blocks(entries, origin_of_blocks, length, low, at_once(0))
         found = []
         for row in range(0, count, _ROWS):
             end = min(row + _ROWS, count)
@@ -1871,9 +2177,11 @@ def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
             segments = _segments(first, last, call)
             chunks, runs = _collapsed(first, last, blocks, segments)
             shape = (entries.stop - entries.start, heads, end - row)
-            slab = _Slab(entries, slice(row, end), first, last, shape, blocks=blocks, runs=runs)
+            slab = _Slab(entries, slice(row, end), first, last, shape, blocks=blocks, runs=(runs,))
             found.append((slab, chunks))
-        yield from found[::-1] if _shrink([slab.runs for slab, _ in found]) else found
+        blocks.backwards = _shrink([slab.runs[0] for slab, _ in found])
+        found = _groups_of_slabs(found, at_once, shifts)
+        yield from found[::-1] if blocks.backwards else found
 
 
 def _shrink(runs):
@@ -1906,22 +2214,44 @@ class _RunsOfBlocks:
     """For blocks of keys the sums over the slabs all of whose rows see them."""
 
     def __init__(self, of_slab, joined, slabs):
-        self.of_slab, self.joined = of_slab, joined
-        self.users = [
-            _users(ends, slabs[0].blocks.count)
-            for ends in zip(*(slab.runs for slab in slabs), strict=True)
+        self.joined, self.blocks = joined(slabs[0].blocks), slabs[0].blocks
+        self.members = [
+            (slab, number) for slab in range(len(slabs)) for number in range(slabs[slab].count)
         ]
-        self.slabs = slabs
+        self.made = functools.lru_cache(4)(lambda slab: of_slab(slabs[slab]))
+        runs = zip(*(each for slab in slabs for each in slab.runs), strict=True)
+        self.users = [_users(ends, self.blocks.count) for ends in runs]
         self.running = {}
 
-    def order(self):
-        """The blocks in the order in which runs grow."""
-        count = self.slabs[0].blocks.count
+    def groups(self):
+        """The first of some blocks, how many, and their sums, in the order in which runs grow."""
+        count = self.blocks.count
         ends = [
             [users[block][-1] if users[block] else (0, 0) for _, users in self.users]
             for block in range(count)
         ]
-        return range(count - 1, -1, -1) if _shrink(ends) else range(count)
+        backwards = _shrink(ends)
+        block = 0
+        groups = []
+        while block < count:
+            first, number = self.blocks.together(block)
+            number -= block - first
+            alike = [
+                sum(len(users[each]) for _, users in self.users)
+                for each in range(block, block + number)
+            ]
+            number = next((at for at, each in enumerate(alike) if each != alike[0]), number)
+            groups.append((block, number))
+            block += number
+        for first, number in groups[::-1] if backwards else groups:
+            blocks = range(first, first + number)
+            found = [self.of(block) for block in (blocks[::-1] if backwards else blocks)]
+            found = found[::-1] if backwards else found
+            yield (
+                first,
+                number,
+                [_stacked(each, self.blocks.entries) for each in zip(*found, strict=True)],
+            )
 
     def of(self, block):
         found = []
@@ -1929,11 +2259,14 @@ class _RunsOfBlocks:
             for place, run in enumerate(users[block]):
                 if (segment, place) not in self.running:
                     self.running[segment, place] = _Runs(
-                        lambda each, at=at: self.of_slab(self.slabs[at[each]]),
-                        self.joined(self.slabs[0].blocks),
+                        functools.partial(self.of_item, at), self.joined
                     )
                 found.append(self.running[segment, place].between(*run))
         return found
+
+    def of_item(self, at, item):
+        slab, number = self.members[at[item]]
+        return self.made(slab)[number]
 
 
 def _by_blocks(slabs):
@@ -1969,18 +2302,29 @@ def _pulled(outputs, leaves, d_outputs):
     return torch.autograd.grad(outs, leaves, d_outs, materialize_grads=True)
 
 
-def _rows_in(x, slab):
-    """[batch, heads, n, c] -> a slab's [batch, heads, rows, c] in the type of sums."""
-    return x[slab.entries, :, slab.rows].to(_wide(x.dtype))
-
-
-def _keys_in(x, blocks, keys, dtype):
-    """[batch, kv heads, m, ...] -> a block's [batch, kv heads, keys, c] in the type of sums."""
-    x = x[blocks.entries, :, keys].to(dtype)
+def _keys_in(x, blocks, first, count, dtype):
+    """[batch, kv heads, m, ...] -> [blocks * batch, kv heads, keys, c] in the type of sums."""
+    keys = blocks.keys(first)
+    x = _window(x, blocks, keys.start, _ROWS, count, keys.stop - keys.start).to(dtype)
     return x if x.dim() == 4 else x[..., None]
 
 
-_SLAB = 10_000_000  # products that take as long as all else that is done for a slab
+def _add_to_keys(total, given, blocks, first, count):
+    """Add what blocks give to the gradients of their keys."""
+    keys = slice(blocks.keys(first).start, blocks.keys(first + count - 1).stop)
+    total[blocks.entries, :, keys].unflatten(2, (count, -1)).add_(_as_tokens(given, count))
+
+
+def _repeated(numbers, count):
+    """Numbers of batch entries for several blocks of each."""
+    return tuple(
+        x.repeat(count, 1, 1, 1) if isinstance(x, Tensor) and x.shape[0] > 1 else x for x in numbers
+    )
+
+
+# How many products take as long as what else is done for a slab of pairs, for slabs that are
+# together, for one of these, for a number of a token; those of states take half as long again.
+_SLAB, _GROUP, _MEMBER, _NUMBER = 3_000_000, 8_000_000, 200_000, 16
 
 
 def _takes_states(form, q, v, q_start, k_start):
@@ -1995,7 +2339,7 @@ def _takes_states(form, q, v, q_start, k_start):
     if n <= _ROWS:
         return False
     call = _Call(n, m, heads, 0)
-    met, at_ends, features, slabs = 0.0, 0.0, 0.0, 0
+    met, at_ends, tokens, slabs, groups = 0.0, 0.0, 0.0, 0, 0
     for origin, low, count, length in ((q_start, k_start, n, m),):
         segments = functools.partial(_segments, call=call)
         places = range(0, count, max(_ROWS, count // 8))
@@ -2013,15 +2357,16 @@ def _takes_states(form, q, v, q_start, k_start):
             touched = sum(max(0, stop - start) for start, stop, _ in ends)
             met += touched * count / len(places)
             at_ends += (touched - sum(seen)) * count / len(places)
-            features += (any(seen)) * (count + length) / len(places)
+            tokens += any(seen) * (count + length) / len(places)
         slabs += -(-count // _ROWS)
+        groups += 1 + count // (_ROWS * _at_once(heads, q, 0))
     width, values = q.shape[-1] + v.shape[-1], q.shape[-1] * (v.shape[-1] + 1)
     by_pairs = heads * met * width + max(1, heads * met / _SCORES) * _SLAB
-    by_states = heads * (at_ends * width + features * values) + slabs * _SLAB
     if form == "triton":  # sums take exact products, and launches of their own
-        by_states = 2 * heads * (at_ends * width + features * values) + _LEAST_PRODUCTS / q.shape[0]
-        by_pairs = heads * met * width
-    return by_states < 0.9 * by_pairs
+        by_states = 2 * heads * (at_ends * width + tokens * values) + _LEAST_PRODUCTS / q.shape[0]
+        return by_states < 0.9 * heads * met * width
+    by_states = 1.5 * heads * (at_ends * width + tokens * values) + heads * tokens * width * _NUMBER
+    return by_states + groups * _GROUP + slabs * _MEMBER < 0.9 * by_pairs
 
 
 def _row_features(q_of_row, numbers, shape):
@@ -2036,27 +2381,27 @@ def _key_features(k_of_key, numbers):
     return (f0.flatten(0, 1),)
 
 
-def _of_block(k_of_key, v, numbers, blocks, block):
-    """What the keys of a block add to the sums of rows that see all of them."""
-    keys = blocks.keys(block)
+def _of_blocks(k_of_key, v, numbers, blocks, first, count):
+    """What the keys of each of some blocks add to the sums of rows that see all of them."""
     dtype = _wide(v.dtype)
-    k_of_key = _keys_in(k_of_key, blocks, keys, dtype)
-    v = _keys_in(v, blocks, keys, dtype)
+    k_of_key = _keys_in(k_of_key, blocks, first, count, dtype)
+    v = _keys_in(v, blocks, first, count, dtype)
     (f0,) = _key_features(k_of_key, numbers)
     values = v.flatten(0, 1)
-    return (
+    states = (
         f0.sum(1)[..., None],
         torch.bmm(f0.mT, values),
     )  # fmt: skip
+    return _parted(states, count)
 
 
 def _running_sums(k_of_key, v, numbers, heads):
     """Sums over runs of blocks of keys, for the slabs of one pass."""
 
-    def of_block(blocks, block):
-        return _of_block(k_of_key, v, _entries_of(numbers, blocks), blocks, block)
+    def of_blocks(blocks, first, count):
+        return _of_blocks(k_of_key, v, _entries_of(numbers, blocks), blocks, first, count)
 
-    return _RunsOfSlabs(of_block, lambda _: _added)
+    return _RunsOfSlabs(of_blocks, lambda _: _added)
 
 
 def _begun(found, q_of_row, numbers, heads, kv_heads, slab):
@@ -2104,18 +2449,18 @@ def _of_slab(q_of_row, d_rows, inverse, delta, numbers, heads, slab):
     """What the rows of a slab add to the gradients of keys that all of them see."""
     (f0,) = _row_features(q_of_row, numbers, (*slab.shape, heads))
     g0, g1 = _sum_gradients(d_rows, inverse, delta, numbers, slab, heads)
-    return (
+    states = (
         torch.bmm(f0.mT, g0),
         torch.bmm(f0.mT, g1),
     )  # fmt: skip
+    return _parted(states, slab.count)
 
 
-def _key_gradients(found, k_of_key, v, numbers, blocks, block):
-    """What the rows that see all keys of a block give to the gradients of keys and of values."""
-    keys = blocks.keys(block)
+def _key_gradients(found, k_of_key, v, numbers, blocks, first, count):
+    """What the rows that see all keys of some blocks give to the gradients of these."""
     dtype = _wide(v.dtype)
-    k_of_key = _keys_in(k_of_key, blocks, keys, dtype)
-    v = _keys_in(v, blocks, keys, dtype)
+    k_of_key = _keys_in(k_of_key, blocks, first, count, dtype)
+    v = _keys_in(v, blocks, first, count, dtype)
     values = v.flatten(0, 1)
     total = None
     for sums in filter(None, found):
@@ -2143,21 +2488,21 @@ def _add_key_gradients(
     def of_slab(slab):
         d_rows = _rows_in(d_out, slab)
         delta = (d_rows * _rows_in(out, slab)).sum(-1, keepdim=True) - _rows_of(d_lse, slab)
+        q_of_row_rows = _rows_in(q_of_row, slab)
         return _of_slab(
-            _rows_in(q_of_row, slab), d_rows, _rows_of(inverse, slab), delta,
-            _entries_of(numbers, slab), heads, slab,
+            q_of_row_rows, d_rows, _rows_of(inverse, slab), delta, _entries_of(numbers, slab),
+            heads, slab,
         )  # fmt: skip
 
     for group in _by_blocks(slabs):
         blocks = group[0].blocks
         own = _entries_of(numbers, blocks)
         sums = _RunsOfBlocks(of_slab, lambda _: _added, group)
-        for block in sums.order():
-            given = _key_gradients(sums.of(block), k_of_key, v, own, blocks, block)
+        for first, count, found in sums.groups():
+            given = _key_gradients(found, k_of_key, v, own, blocks, first, count)
             if given is not None:
-                keys = blocks.keys(block)
-                d_k_of_key[blocks.entries, :, keys] += given[0]
-                dv[blocks.entries, :, keys] += given[1]
+                _add_to_keys(d_k_of_key, given[0], blocks, first, count)
+                _add_to_keys(dv, given[1], blocks, first, count)
 
 
 # --- the same in plain operations: for compilers, and for second derivatives ----------------------
@@ -2247,7 +2592,7 @@ def _batched(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_length
 # --- what the passes read -------------------------------------------------------------------------
 
 
-def _operands(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
+def _operands(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, defer=False):
     """What the passes read: what each token and each distance determines alone."""
     batch = q.shape[0]
     heads = q.shape[1]
@@ -2259,9 +2604,9 @@ def _operands(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     device = q.device
     hidden = _hidden(kv_lengths, m, device)
     q_wide = q.to(wide)
-    q_of_row = _vectors(_elu_plus_one(q_wide), batch, heads, n, dtype)
+    q_of_row = _features(_elu_plus_one, q_wide, batch, heads, n, dtype, defer)
     k_wide = _seen(k.to(wide), hidden)
-    k_of_key = _vectors(_elu_plus_one(k_wide), batch, kv_heads, m, dtype)
+    k_of_key = _features(_elu_plus_one, k_wide, batch, kv_heads, m, dtype, defer)
     return q_of_row, k_of_key, v
 
 
@@ -2279,7 +2624,64 @@ def _where(condition, a, b, q=None):
 
 def _elu_plus_one(x):
     """elu(x) + 1, by sides: next to 1, what is left of a small number is rounded away."""
-    return x.clamp(max=0).exp() + torch.relu(x)
+    return torch.threshold(x, 0, 0).add_(x.clamp(max=0).exp_())
+
+
+class _Deferred:
+    """A formula of each token's vector, taken when tokens are read: no tensor has all."""
+
+    def __init__(self, formula, x, dtype):
+        self.formula, self.x, self.dtype = formula, x, dtype
+        self.shape, self.device, self.is_cuda = x.shape, x.device, x.is_cuda
+        self.new_empty = functools.partial(x.new_empty, dtype=dtype)
+
+    def __getitem__(self, at):
+        return _Deferred(self.formula, self.x[at], self.dtype)
+
+    def to(self, dtype):
+        """The tensor itself, as it is in its own type."""
+        return self.formula(self.x).to(self.dtype).to(dtype)
+
+    def flatten(self, first, last):
+        return self.to(self.dtype).flatten(first, last)
+
+    def whole(self):
+        """The tensor, made of some tokens after others, which stay in the cache."""
+        out = self.new_empty(self.shape)
+        tokens = max(1, _STRIP * self.shape[2] // max(1, math.prod(self.shape)))
+        for token in range(0, self.shape[2], tokens):
+            out[:, :, token : token + tokens] = self.formula(self.x[:, :, token : token + tokens])
+        return out
+
+
+_STRIP = 1 << 17  # numbers
+
+
+def _features(formula, x, batch, heads, length, dtype, defer):
+    """A formula of each token's vector, as wide as that, with every axis."""
+    if not defer or length <= _ROWS:
+        return _vectors(formula(x), batch, heads, length, dtype)
+    return _Deferred(formula, x.expand(batch, heads, length, x.shape[-1]), dtype)
+
+
+def _may_defer(form, data):
+    """Whether what tokens determine may be computed where it is read, as nobody takes gradients."""
+    if (
+        form == "triton"
+        or torch.compiler.is_compiling()
+        or torch.autograd.forward_ad._current_level >= 0
+    ):
+        return False
+    tensors = [x for x in data if isinstance(x, Tensor)]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return all(x.is_cpu and not _is_shape_only(x) and not wrapped(x) for x in tensors)
+
+
+def _made(x):
+    """What was deferred, if it was."""
+    return x.whole() if isinstance(x, _Deferred) else x
 
 
 def _reciprocal(x):
@@ -2321,6 +2723,10 @@ def _vectors(x, batch, heads, length, dtype):
 
 def _run(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
     by_states = _takes_states(form, q_of_row, v, q_start, k_start)
+    if not by_states or form.startswith("triton"):
+        q_of_row = _made(q_of_row)
+        k_of_key = _made(k_of_key)
+        v = _made(v)
     run = _launch_forward if form.startswith("triton") else _forward
     return run(
         q_of_row,
@@ -2646,11 +3052,14 @@ def attention(
     """
     _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
     prepared = _prepared(q, k, v, scale, kv_lengths, q_start, k_start)
-    prepared = *_operands(*prepared), *prepared[3:]
+    defer = _may_defer(form, prepared[:3])
+    prepared = *_operands(*prepared, defer=defer), *prepared[3:]
     form = _form(form, prepared[0])
     form = _with_plan(form, plan)
-    keep_residual = _keeps_residual(*prepared[:3])
-    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+    keep_residual = not defer and _keeps_residual(*prepared[:3])
+    if defer:
+        outs = _run(*prepared, form, keep_residual)
+    elif not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
         outs = _Attention.apply(*prepared, form, keep_residual)
     else:
         outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form, keep_residual)

@@ -31,6 +31,7 @@ class FunctionalForm:
         self.used: set[str] = set()
         self.stand_ins = self._stand_ins()
         self.decoder: Decoder | None = None
+        self.defers = False
         self.decode: Decode | None = None
 
     def prologue(self, decoder: Decoder | None) -> str:
@@ -39,6 +40,7 @@ class FunctionalForm:
         carries = decoder is not None and decoder.carries
         printer = Prologue(self.plan, self.operands, frozenset(self.stand_ins), carries=carries)
         text = printer.text()
+        self.defers = printer.defers
         if decoder is not None:
             self.decode = decode_of(decoder, self.plan, self.operands, self.form, self.texts, printer)
         self.used |= printer.used

@@ -100,6 +100,7 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
         "triton_text": triton_text,
         "launchers": launchers,
         "prologue": prologue,
+        "defers": functional.defers,
         "library": helpers,
         "scale": "scale, " if spec.reads_scale else "",
         "statistics": statistics,

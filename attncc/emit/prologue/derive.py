@@ -17,7 +17,24 @@ from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
 from attncc.plan.model import Mixture, Plan
 from attncc.spec.data import Data, Size
-from attncc.spec.expr import Entry, Expr, Local, Merge, Output, Vector, substitute, walk
+from attncc.spec.expr import (
+    AtRow,
+    Channel,
+    Entry,
+    Expr,
+    Let,
+    Local,
+    MatMul,
+    Merge,
+    Name,
+    Output,
+    OverKeys,
+    Token,
+    Vector,
+    names_in,
+    substitute,
+    walk,
+)
 from attncc.spec.sides import Side, side_of
 from attncc.spec.text import text as spec_text
 
@@ -38,6 +55,7 @@ class Prologue:
         self.plan = plan
         self.carries = carries
         self.carried = 0  # how many running sums there are
+        self.defers = False  # whether formulas of single vectors may be left for those who read them
         self.operands = operands
         self.sizes = Sizes(plan.spec, optional)
         self.used: set[str] = set()
@@ -54,6 +72,7 @@ class Prologue:
         out = Writer()
         scale = "scale, " if self.plan.spec.reads_scale else ""
         places = "q_start, k_start, q_starts, kv_lengths" + ", carried=None" * bool(self.carried)
+        places += ", defer=False" * self.defers
         with out.block(f"def _operands({', '.join(self.operands.data)}, {scale}{places}):"):
             out.line('"""What the passes read: what each token and each distance determines alone."""')
             place = out.place
@@ -127,7 +146,18 @@ class Prologue:
         assert operand.value is not None
         like = None if operand.like is None else self.plan.core[operand.like]
         wide = None if like is None else like.value or Vector(like.source or like.name)
-        body.line(f"{operand.name} = {_shaped(operand, tokens.root(operand.value, operand.kind, wide))}")
+        written = tokens.root(operand.value, operand.kind, wide)
+        alone = _only_vector(operand.value) if operand.kind.is_vector and self.plan.states is not None else None
+        if alone is None:
+            body.line(f"{operand.name} = {_shaped(operand, written)}")
+            return operand.name
+        self.used |= {"_features", "_vectors"}
+        self.defers = True
+        name = tokens.given(self.operands.data[alone])
+        formula = written.removesuffix(f"({name})")
+        formula = formula if formula.isidentifier() else f"lambda {name}: {written}"
+        shape = _shaped(operand, f"{formula}, {name}").removeprefix("_vectors(").removesuffix(")")
+        body.line(f"{operand.name} = _features({shape}, defer)")
         return operand.name
 
     # --- indices of pairs -------------------------------------------------------------------------------------
@@ -172,6 +202,16 @@ def _branches(node: Expr) -> tuple[str, ...]:
             return branches
         case _:
             return ()
+
+
+def _only_vector(expr: Expr) -> str | None:
+    """The vector of each token that alone decides a value, if nothing else does, nor is any of it named."""
+    nodes = list(walk(expr))
+    names = {each.name for each in nodes if isinstance(each, Vector)}
+    others = (Let, Entry, Token, Channel, OverKeys, AtRow, MatMul, Local, Output, Merge)
+    if len(names) != 1 or names_in(expr) - {Name.WIDTH} or any(isinstance(each, others) for each in nodes):
+        return None
+    return names.pop()
 
 
 def _shaped(operand: Operand, text: str) -> str:

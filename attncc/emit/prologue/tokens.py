@@ -133,7 +133,7 @@ class TokenWriter(ExpressionWriter):
             case Let(name=name, value=value):
                 return _ATOM, self._let(name, value)
             case Vector(name=name) | Token(name=name):
-                return _ATOM, self._given(self.data[name])
+                return _ATOM, self.given(self.data[name])
             case Entry():
                 return _ATOM, self._entry(expr, 1 if expr.is_vector else 0)
             case Channel():
@@ -234,7 +234,7 @@ class TokenWriter(ExpressionWriter):
 
     # --- data -------------------------------------------------------------------------------------------------
 
-    def _given(self, data: Data) -> str:
+    def given(self, data: Data) -> str:
         """The tokens' own vectors or numbers, in the type of sums; of keys that are hidden, 0."""
         if data not in self._named:
             aligned = self.aligned(data)

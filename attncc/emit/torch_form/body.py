@@ -21,9 +21,22 @@ from attncc.spec.expr import Binary, BinaryOp, Const, Entry, Expr, Local, Type, 
 
 
 class TorchBody(TensorTexts):
-    """Prints the sweeps of one kernel."""
+    """Prints the sweeps of one kernel.
 
-    def __init__(self, writer: Writer, kernel: Kernel, operands: Operands, used: set[str], *, in_place: bool) -> None:
+    Args:
+        together: whether batch entries may stand for slabs, each with pairs of its own.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        kernel: Kernel,
+        operands: Operands,
+        used: set[str],
+        *,
+        in_place: bool,
+        together: bool = False,
+    ) -> None:
         super().__init__(kernel, operands, used, in_place=in_place)
         self.writer = writer
         self.workspaces = 0
@@ -32,6 +45,7 @@ class TorchBody(TensorTexts):
         self.products: dict[str, Expr] = {}  # numbers as they are once a product has multiplied by a scalar
         self.scaled = Products(kernel)
         self.onto: dict[str, Node] = {}  # for products, the entries that they are added to
+        self.together = together
 
     # --- one sweep --------------------------------------------------------------------------------------------
 
@@ -182,7 +196,8 @@ class TorchBody(TensorTexts):
         source, fill = node.inputs[0], self.plain(_real(node.value))
         text = self.rename.get(source, source)
         if source not in self.tiles:  # a constant: one small tile serves all heads
-            shape = f"{self.rows}.new_full((1, 1, shape[2], chunk.count), "
+            entries = "shape[0]" if self.together else "1"
+            shape = f"{self.rows}.new_full(({entries}, 1, shape[2], chunk.count), "
             alike = f"torch.full_like(hidden, {source}, dtype={self.rows}.dtype)"
             tile = f"{shape}{source})" if self.in_place else alike
             hide = f"_hide({tile}, chunk, {fill}, call)" if self.in_place else f"{tile}.masked_fill(hidden, {fill})"

@@ -8,6 +8,7 @@ from attncc.emit.operands import Operands
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.states import StatesPrinter
 from attncc.emit.torch_form.texts import lines
+from attncc.graph.core import Kind
 from attncc.graph.ops import Op
 from attncc.plan.model import Plan
 
@@ -21,6 +22,9 @@ class Collapse:
     text: str
     widths: str  # of the vectors whose products a pair takes, added up
     features: str  # of a token, times the width of what they are summed with
+    state_size: str  # of a head, about: as if values were as wide as queries
+    at_once: str  # how many numbers of a kind slabs have that are computed together
+    together: bool  # whether slabs may be computed together, as batch entries
     heads: str  # how many heads have states of their own
     block_names: str
     key_parts: str  # the same of a part of the pattern
@@ -38,7 +42,7 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
         return None
     printer = StatesPrinter(plan, operands, form.uniform(), form.backward, form.used)
     core = operands.core
-    of_rows = ("_rows_in(d_out, slab)", *printer.statistics_of_slab())
+    of_rows = ("d_out_rows", *printer.statistics_of_slab())
     own = ("_entries_of(numbers, slab)", "heads")
     begun = (*printer.row_values, *own, "kv_heads", "slab")
     return Collapse(
@@ -46,13 +50,20 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
         near=printer.near,
         text=printer.text(),
         widths=_widths(plan),
-        features=_features(plan),
+        features=f"{_features(plan)} * (v.shape[-1] + 1)",
+        state_size=f"{_features(plan)} * q.shape[-1]",
+        # Loops over channels pass over scores many times, so that these had better lie near by.
+        at_once="_SCORES // 4" if plan.torch.forward.find(Op.CHANNELS) else "4 * _SCORES",
+        together=not any(
+            each.kind is Kind.OFFSET_NUMBER or (each.kind is Kind.TABLE and operands.has_batch(each))
+            for each in operands
+        ),
         heads=f"{core.rows if plan.states.by_query_head else core.values}.shape[1]",
         block_names=printer.block_names(),
         key_parts=printer.block_names("_part"),
-        begun=lines("sums.of(slab)", *begun),
+        begun=lines("sums.of(slab)", *begun, indent=24),
         begun_of_found=lines("found", *begun),
-        row_gradients=lines("sums.of(slab)", *printer.row_values, *of_rows, *own, "slab"),
+        row_gradients=lines("sums.of(slab)", *printer.row_values, *of_rows, *own, "slab", indent=24),
         added_results=_added_results(operands, form, printer),
         add=_add(printer),
         add_by_part=_add(printer, "_part"),
@@ -70,7 +81,7 @@ def _features(plan: Plan) -> str:
     of = {0: "1", 1: "q.shape[-1]"}
     powers = [of.get(len(term.factors), f"q.shape[-1] ** {len(term.factors)}") for term in plan.states.terms]
     widths = powers[0] if len(powers) == 1 else f"({' + '.join(powers)})"
-    return f"{widths} * (v.shape[-1] + 1)"
+    return widths
 
 
 def _add(printer: StatesPrinter, suffix: str = "") -> list[str]:

@@ -32,7 +32,60 @@ def _where(condition, a, b, q=None):
     "_elu_plus_one": '''
 def _elu_plus_one(x):
     """elu(x) + 1, by sides: next to 1, what is left of a small number is rounded away."""
-    return x.clamp(max=0).exp() + torch.relu(x)
+    return torch.threshold(x, 0, 0).add_(x.clamp(max=0).exp_())
+''',
+    "_features": '''
+class _Deferred:
+    """A formula of each token's vector, taken when tokens are read: no tensor has all."""
+
+    def __init__(self, formula, x, dtype):
+        self.formula, self.x, self.dtype = formula, x, dtype
+        self.shape, self.device, self.is_cuda = x.shape, x.device, x.is_cuda
+        self.new_empty = functools.partial(x.new_empty, dtype=dtype)
+
+    def __getitem__(self, at):
+        return _Deferred(self.formula, self.x[at], self.dtype)
+
+    def to(self, dtype):
+        """The tensor itself, as it is in its own type."""
+        return self.formula(self.x).to(self.dtype).to(dtype)
+
+    def flatten(self, first, last):
+        return self.to(self.dtype).flatten(first, last)
+
+    def whole(self):
+        """The tensor, made of some tokens after others, which stay in the cache."""
+        out = self.new_empty(self.shape)
+        tokens = max(1, _STRIP * self.shape[2] // max(1, math.prod(self.shape)))
+        for token in range(0, self.shape[2], tokens):
+            out[:, :, token : token + tokens] = self.formula(self.x[:, :, token : token + tokens])
+        return out
+
+
+_STRIP = 1 << 17  # numbers
+
+
+def _features(formula, x, batch, heads, length, dtype, defer):
+    """A formula of each token's vector, as wide as that, with every axis."""
+    if not defer or length <= _ROWS:
+        return _vectors(formula(x), batch, heads, length, dtype)
+    return _Deferred(formula, x.expand(batch, heads, length, x.shape[-1]), dtype)
+
+
+def _may_defer(form, data):
+    """Whether what tokens determine may be computed where it is read, as nobody takes gradients."""
+    if form == "triton" or torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level >= 0:
+        return False
+    tensors = [x for x in data if isinstance(x, Tensor)]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return all(x.is_cpu and not _is_shape_only(x) and not wrapped(x) for x in tensors)
+
+
+def _made(x):
+    """What was deferred, if it was."""
+    return x.whole() if isinstance(x, _Deferred) else x
 ''',
     "_entry": '''
 def _entry(values, at):

@@ -19,7 +19,7 @@ from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
 from attncc.plan.model import Plan
 from attncc.rewrite.backward import gradient_name
-from attncc.spec.expr import Expr, Local, Name, names_in, walk
+from attncc.spec.expr import Binary, BinaryOp, Expr, Local, Name, Symbol, children, names_in, walk
 
 
 class SlabPrinter:
@@ -84,6 +84,12 @@ class SlabPrinter:
         nodes += [*kernel.before, *kernel.after]
         return {name for node in nodes if node.expr is not None for name in _positions(node)}
 
+    def _by_distance(self, kernel: Kernel) -> bool:
+        """Whether a kernel reads positions by their difference alone, which may be the same in several slabs."""
+        nodes = [*(node for sweep in kernel.sweeps for node in sweep.nodes), *kernel.before, *kernel.after]
+        exprs = [node.expr for node in nodes if node.expr is not None and _positions(node)]
+        return self.pieces is None and all(map(_of_distance, exprs))
+
     def _print_unpacking(self, writer: Writer, kernel: Kernel) -> None:
         """Names for the call-wide numbers that a kernel reads."""
         names = [node.name for node in self.uniform()]
@@ -100,6 +106,8 @@ class SlabPrinter:
         positions = self._reads_positions(kernel)
         if Name.I in positions:
             i = f"torch.arange(slab.first, slab.last + 1, device={self.rows}.device)[:, None]"
+            if self.begun and not self._by_distance(kernel):
+                i = f"slab.coordinates({self.rows}.device)"
             writer.line(f"i = slab.part.rows.at({i})" if self.pieces is not None else f"i = {i}")
         for name in vectors_by_channel(kernel):
             if self.operands.core[name].kind is Kind.ROW_VECTOR:
@@ -124,11 +132,13 @@ class SlabPrinter:
                 writer.line(f"{name}_tile = _by_key({name}, chunk, shape)")
         if any(Name.J in _positions(node) for node in (*sweep.body, *sweep.numbers, *sweep.reductions)):
             j = f"chunk.start + torch.arange(chunk.count, device={self.rows}.device)"
+            if self.begun:
+                j = f"chunk.{'beside_first' if self._by_distance(kernel) else 'of_all'}({j})"
             writer.line(f"j = chunk.part.keys.at({j})" if self.pieces is not None else f"j = {j}")
 
     def _print_forward(self, writer: Writer) -> int:
         kernel, outputs = self.forward, self.forward_graph.outputs
-        body = TorchBody(writer, kernel, self.operands, self.used, in_place=True)
+        body = TorchBody(writer, kernel, self.operands, self.used, in_place=True, together=self.begun)
         names = ", ".join(self.operands.names)
         state = ", state, finishes" if self.chained else ", state" if self.begun else ""
         with writer.block(f"def _forward_slab({names}, numbers, slab, chunks, work, call{state}):"):
@@ -142,10 +152,16 @@ class SlabPrinter:
             for at, sweep in enumerate(kernel.sweeps):
                 for node in sweep.before:
                     body.print_row(node, rows)
-                self._print_accumulators(writer, sweep)
-                if self.chained or self.begun:
+                if self.begun and all(Axis.ROW in node.axes and node.op is not Op.PEAK for node in sweep.reductions):
                     with writer.block("if state is not None:"):
                         writer.line(f"{self._state_names()} = state")
+                    with writer.block("else:"):
+                        self._print_accumulators(writer, sweep)
+                else:
+                    self._print_accumulators(writer, sweep)
+                    if self.chained or self.begun:
+                        with writer.block("if state is not None:"):
+                            writer.line(f"{self._state_names()} = state")
                 with writer.block("for chunk in chunks:"):
                     self._print_chunk(writer, body, kernel, at)
                     for node in sweep.numbers:
@@ -220,7 +236,7 @@ class SlabPrinter:
 
     def _print_backward(self, writer: Writer) -> int:
         kernel = self.backward
-        body = TorchBody(writer, kernel, self.operands, self.used, in_place=True)
+        body = TorchBody(writer, kernel, self.operands, self.used, in_place=True, together=self.begun)
         statistics = [node.name for node in kernel.statistics]
         arguments = ", ".join([*self.operands.names, "d_out", *statistics, *self.added()])
         once = self.counted_once()
@@ -267,6 +283,17 @@ def _positions(node: Node) -> set[Name]:
     if node.expr is None or node.op in (Op.RELATED, Op.RESTRICT):
         return set()
     return set(names_in(node.expr)) & {Name.I, Name.J}
+
+
+def _of_distance(expr: Expr) -> bool:
+    """Whether an expression reads positions as i - j alone."""
+    match expr:
+        case Symbol(name=Name.I | Name.J):
+            return False
+        case Binary(op=BinaryOp.SUBTRACT, left=Symbol(name=Name.I), right=Symbol(name=Name.J)):
+            return True
+        case _:
+            return all(map(_of_distance, children(expr)))
 
 
 def _multiplies(node: Node) -> bool:

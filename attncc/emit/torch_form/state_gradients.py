@@ -98,31 +98,30 @@ class GradientPrinter(SumPrinter):
             self.slab_start(writer)
             if self.near:
                 writer.line("blocks = slab.blocks")
-                if self.plan.pieces is None:
-                    writer.line("at = (slab.last if blocks.ahead else slab.first) - blocks.low")
-                else:
-                    writer.line("position = slab.part.rows.at(slab.last if blocks.ahead else slab.first)")
-                    writer.line("at = slab.part.keys.below(position) - blocks.low")
-                writer.line("at = min(max(at, 0), blocks.length - 1)")
-                dtype = "d_rows.dtype"
-                own = "".join(
-                    f"_keys_in({each.name}, blocks, slice(at, at + 1), {dtype}), " for each in self.keys.operands
-                )
+                place = "each" if self.plan.pieces is None else "slab.part.keys.below(slab.part.rows.at(each))"
+                writer.line("places = [")
+                with writer.indented():
+                    writer.line(f"min(max({place} - blocks.low, 0), blocks.length - 1)")
+                    writer.line("for each in slab.edges()")
+                writer.line("]")
+                writer.line(f"positions = [{self.at_keys('blocks.low + each')} for each in places]")
+                own = "".join(f"_keys_at({each.name}, blocks, places, d_rows.dtype), " for each in self.keys.operands)
                 heads = ", heads" if self.states.by_query_head else ""
-                writer.line(f"near = _near({own}{self.at_keys('blocks.low + at')}, numbers{heads})")
+                writer.line(f"near = _near({own}_positions_of(positions, d_rows), numbers{heads})")
             writer.line(f"{self.names('f')} = {self.row_call('near')}")
             writer.line(f"{self.names('g')} = _sum_gradients(d_rows, {statistics}numbers, slab, heads)")
             found = []
             for each, term in self.pairs():
                 at = self.states.sums.index(each)
                 found.append(f"torch.bmm(f{term}.mT, g{at})")
-            self.print_result(writer, found)
+            self.print_result(writer, found, "slab.count")
 
     def _print_key_gradients(self, writer: Writer) -> None:
         core = self.operands.core
         own = self.key_gradients
-        with writer.block(f"def _key_gradients(found, {self.block_names()}, numbers{self.heads()}, blocks, block):"):
-            writer.line('"""What the rows that see all keys of a block give to the gradients of keys and of values."""')
+        arguments = f"{self.block_names()}, numbers{self.heads()}, blocks, first, count"
+        with writer.block(f"def _key_gradients(found, {arguments}):"):
+            writer.line('"""What the rows that see all keys of some blocks give to the gradients of these."""')
             self.block_start(writer)
             writer.line(f"values = {self.values_by_head(core.values)}")
             writer.line("total = None")
@@ -171,6 +170,9 @@ class GradientPrinter(SumPrinter):
                 if self.plan.reads_delta:
                     lost = " - _rows_of(d_lse, slab)" if self.plan.has_lse else ""
                     writer.line(f"delta = (d_rows * _rows_in(out, slab)).sum(-1, keepdim=True){lost}")
+                for each in self.rows.operands:
+                    if each.kind.is_vector:
+                        writer.line(f"{each.name}_rows = _rows_in({each.name}, slab)")
                 keys = [each.name for each in self.keys.operands] if self.near else []
                 arguments = [*self.row_values, *keys, "d_rows", *self.statistics_of_slab()]
                 writer.listing("return _of_slab(", [[*arguments, "_entries_of(numbers, slab)", "heads", "slab"]], ")")
@@ -179,13 +181,13 @@ class GradientPrinter(SumPrinter):
                 writer.line("blocks = group[0].blocks")
                 writer.line("own = _entries_of(numbers, blocks)")
                 writer.line(f"sums = _RunsOfBlocks(of_slab, {self.joined_by('blocks.ahead, True')}, group)")
-                with writer.block("for block in sums.order():"):
+                with writer.block("for first, count, found in sums.groups():"):
                     names_of_block = f"{self.block_names()}, own{self.heads()}"
-                    writer.line(f"given = _key_gradients(sums.of(block), {names_of_block}, blocks, block)")
+                    writer.line(f"given = _key_gradients(found, {names_of_block}, blocks, first, count)")
                     with writer.block("if given is not None:"):
-                        writer.line("keys = blocks.keys(block)")
                         for at, each in enumerate(self.key_gradients):
                             own = "" if each.kind.is_vector else "[..., 0]"
-                            writer.line(f"{gradient_name(each.name)}[blocks.entries, :, keys] += given[{at}]{own}")
+                            name = gradient_name(each.name)
+                            writer.line(f"_add_to_keys({name}, given[{at}]{own}, blocks, first, count)")
                         values = gradient_name(self.operands.core.values)
-                        writer.line(f"{values}[blocks.entries, :, keys] += given[{len(self.key_gradients)}]")
+                        writer.line(f"_add_to_keys({values}, given[{len(self.key_gradients)}], blocks, first, count)")

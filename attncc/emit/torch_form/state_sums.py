@@ -33,23 +33,25 @@ class SumPrinter(StateTexts):
     def block_start(self, writer: Writer) -> None:
         """Names for what a block's functions read."""
         core = self.operands.core
-        writer.line("keys = blocks.keys(block)")
         writer.line(f"dtype = _wide({core.values}.dtype)")
         for name in dict.fromkeys([*(each.name for each in self.keys.operands), core.values]):
-            writer.line(f"{name} = _keys_in({name}, blocks, keys, dtype)")
+            writer.line(f"{name} = _keys_in({name}, blocks, first, count, dtype)")
         if self.keys.reads_position:
-            place = f"torch.arange(keys.start, keys.stop, device={core.values}.device)"
-            writer.line(f"j = {self.at_keys(f'blocks.low + {place}[:, None]')}")
+            writer.line(f"j = {self.at_keys(f'blocks.coordinates(first, count, {core.values}.device)')}")
+        if any(name != "_" for name in self.uniform):
+            writer.line("numbers = _repeated(numbers, count)")
 
     def _print_of_block(self, writer: Writer) -> None:
         core = self.operands.core
-        with writer.block(f"def _of_block({self.block_names()}, numbers{self.heads()}, blocks, block):"):
-            writer.line('"""What the keys of a block add to the sums of rows that see all of them."""')
+        with writer.block(f"def _of_blocks({self.block_names()}, numbers{self.heads()}, blocks, first, count):"):
+            writer.line('"""What the keys of each of some blocks add to the sums of rows that see all of them."""')
             self.block_start(writer)
             if self.near:
-                writer.line("at = 0 if blocks.ahead else keys.stop - keys.start - 1")
-                own = "".join(f"{each.name}[:, :, at : at + 1], " for each in self.keys.operands)
-                position = self.at_keys("blocks.low + keys.start + at")
+                writer.line("at = slice(0, 1) if blocks.ahead else slice(-1, None)")
+                own = "".join(f"{each.name}[:, :, at], " for each in self.keys.operands)
+                written = self.at_keys("blocks.edge(each)")
+                writer.line(f"positions = [{written} for each in range(first, first + count)]")
+                position = f"_positions_of(positions, {core.values})"
                 writer.line(f"near = _near({own}{position}, numbers{self.heads()})")
             writer.line(f"{self.names('f')} = {self.key_call('near')}")
             writer.line(f"values = {self.values_by_head(core.values)}")
@@ -57,17 +59,17 @@ class SumPrinter(StateTexts):
                 f"torch.bmm(f{term}.mT, values)" if each.of_values else f"f{term}.sum(1)[..., None]"
                 for each, term in self.pairs()
             ]
-            self.print_result(writer, found)
+            self.print_result(writer, found, "count")
 
     def _print_running(self, writer: Writer) -> None:
         with writer.block(f"def _running_sums({self.block_names()}, numbers, heads):"):
             writer.line('"""Sums over runs of blocks of keys, for the slabs of one pass."""')
             writer.line()
-            with writer.block("def of_block(blocks, block):"):
+            with writer.block("def of_blocks(blocks, first, count):"):
                 own = f"_entries_of(numbers, blocks){self.heads()}"
-                writer.line(f"return _of_block({self.block_names()}, {own}, blocks, block)")
+                writer.line(f"return _of_blocks({self.block_names()}, {own}, blocks, first, count)")
             writer.line()
-            writer.line(f"return _RunsOfSlabs(of_block, {self.joined_by('not blocks.ahead, False')})")
+            writer.line(f"return _RunsOfSlabs(of_blocks, {self.joined_by('not blocks.ahead, False')})")
 
     def joined_by(self, flags: str) -> str:
         if not self.near:
@@ -83,20 +85,17 @@ class SumPrinter(StateTexts):
         near = f"{near}, " if self.near else ""
         return f"_key_features({self.key_names}{j}{near}numbers{self.heads()})"
 
-    def print_result(self, writer: Writer, found: list[str]) -> None:
-        if self.near:
-            writer.listing("states = (", [[each] for each in found], ")")
-            writer.line("return _Sums(states, near)")
-        elif len(found) == 1:
-            writer.line(f"return ({found[0]},)")
+    def print_result(self, writer: Writer, found: list[str], count: str) -> None:
+        if len(found) == 1:
+            writer.line(f"states = ({found[0]},)")
         else:
-            writer.listing("return (", [[each] for each in found], ")")
+            writer.listing("states = (", [[each] for each in found], ")")
+        writer.line("return _parted(states, near, positions)" if self.near else f"return _parted(states, {count})")
 
     def slab_start(self, writer: Writer) -> None:
         if self.rows.reads_position:
             rows = self.operands.core.rows
-            i = f"torch.arange(slab.first, slab.last + 1, device={rows}.device)[:, None]"
-            writer.line(f"i = {self._at_rows(i)}")
+            writer.line(f"i = {self._at_rows(f'slab.coordinates({rows}.device)')}")
 
     def row_call(self, near: str) -> str:
         i = "i, " if self.rows.reads_position else ""

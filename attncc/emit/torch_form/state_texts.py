@@ -115,7 +115,7 @@ class StateTexts:
     def row_values(self) -> list[str]:
         """Their parts of a slab."""
         return [
-            f"_rows_in({each.name}, slab)" if each.kind.is_vector else f"_rows_of({each.name}, slab)"
+            f"{each.name}_rows" if each.kind.is_vector else f"_rows_of({each.name}, slab)"
             for each in self.rows.operands
         ]
 

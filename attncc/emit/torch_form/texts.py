@@ -27,11 +27,11 @@ class _Total:
     gradient: str
 
 
-def lines(*arguments: str) -> list[str]:
+def lines(*arguments: str, indent: int = 20) -> list[str]:
     """Arguments in lines of the width of a file, deep in a function."""
     found = [""]
     for argument in arguments:
-        if found[-1] and len(found[-1]) + len(argument) + 2 > WIDTH - 20:
+        if found[-1] and len(found[-1]) + len(argument) + 2 > WIDTH - indent:
             found.append("")
         found[-1] += f"{' ' * bool(found[-1])}{argument},"
     return found
@@ -96,6 +96,14 @@ class PassTexts:
                 *(each.name for each in self._own_totals),
                 *("numbers", "call", "functools.partial(_store, grads)"),
             ),
+            "slab_rows": [
+                f"{each.name}_rows = _rows_in({each.name}, slab)"
+                for each in operands
+                if self.form.begun and each.kind is Kind.ROW_VECTOR
+            ],
+            "vectors": [each.name for each in operands if each.kind.is_vector],
+            "key_sums": self._key_sums("{total}_sums = _key_sums({total}, slab, chunks)"),
+            "add_key_sums": self._key_sums("_add_key_sums({total}, {total}_sums, slab, chunks)"),
             "own_totals": [
                 f"{each.name}_own = {each.name}.new_zeros({each.name}.shape[0], len(at), *{each.name}.shape[2:])"
                 for each in self._own_totals
@@ -144,6 +152,10 @@ class PassTexts:
 
     def _of_slab(self, operand: Operand) -> str:
         """The text of a slab's part of an operand, of the keys that its piece has."""
+        if self.form.begun and operand.kind in _COLUMNS:
+            return f"_keys_of({operand.name}{'_part' * (self.form.pieces is not None)}, slab, chunks)"
+        if self.form.begun and operand.kind is Kind.ROW_VECTOR:
+            return f"_folded({operand.name}_rows, kv_heads)"
         if self.form.pieces is None:
             return self.operands.by_slab(operand)
         if operand.kind in _COLUMNS:
@@ -168,9 +180,16 @@ class PassTexts:
 
     def _state_of_slab(self) -> str:
         return " ".join(
-            f"states[{at}][slab.entries, :, slab.rows]," if width is None else f"_fold(states[{at}], slab, kv_heads),"
+            f"{self._rows_of_state(at)}," if width is None else f"{self._folded_state(at)},"
             for at, (_, width) in enumerate(self.form.states)
         )
+
+    def _folded_state(self, at: int) -> str:
+        own = f"states[{at}]"
+        return f"_folded(_rows_in({own}, slab), kv_heads)" if self.form.begun else f"_fold({own}, slab, kv_heads)"
+
+    def _rows_of_state(self, at: int) -> str:
+        return f"_rows_in(states[{at}], slab)" if self.form.begun else f"states[{at}][slab.entries, :, slab.rows]"
 
     # --- totals -----------------------------------------------------------------------------------------------
 
@@ -204,9 +223,18 @@ class PassTexts:
             f"{each.name} = torch.zeros_like({each.gradient})" for each in self._own_totals if each.name not in names
         ]
 
+    def _key_sums(self, template: str) -> list[str]:
+        """For each total of keys a line about what slabs that are computed together add to it."""
+        part = "" if self.form.pieces is None else "_part"
+        totals = [each.name for each in self._own_totals if each.operand.kind in _COLUMNS and self.form.begun]
+        return [template.format(total=f"{name}{part}") for name in totals]
+
     def _by_slab(self, node: str) -> str:
         total = next(each for each in self._own_totals if node in each.sums)
         own = "" if self.form.pieces is None else "_part"
+        if self.form.begun and total.operand.kind in _COLUMNS:
+            flat = ".flatten(0, 1)" if total.operand.kind is Kind.COLUMN_VECTOR else ""
+            return f"{total.name}{own}_sums{flat}"
         match total.operand.kind:
             case Kind.COLUMN_VECTOR:
                 return f"{total.name}{own}[slab.entries].flatten(0, 1)"

@@ -1,0 +1,70 @@
+"""Slabs that are computed together, and features made where they are read, against each slab and each tensor alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.modules import build, build_file
+
+NAMES = ("linear_transformer_causal", "windowed_linear", "dilated_linear", "efficient_causal", "block_causal_linear")
+GATED = "input g[B, H, m]; let G = cumsum(-softplus(g)); weight = exp(G[i] - G[j]) * score; normalize = none"
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    yield build_file(request.param, tmp_path_factory.mktemp(request.param)).module
+
+
+def drawn(batch: int, n: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    heads = (4, 2, 2)
+    return [torch.randn(batch, each, n, 16, generator=generator, dtype=torch.float64).to(dtype) for each in heads]
+
+
+@pytest.mark.parametrize("plan", ["linear", "blocked"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_without_gradients_it_is_the_same(module: ModuleType, plan: str, dtype: torch.dtype) -> None:
+    data = drawn(2, 700, dtype)
+    lengths = torch.tensor([700, 411])
+    found = module.attention(*data, plan=plan, kv_lengths=lengths)
+    with_gradients = module.attention(*(x.requires_grad_() for x in data), plan=plan, kv_lengths=lengths)
+    assert not found.requires_grad
+    torch.testing.assert_close(found, with_gradients.detach())
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_slabs_together_give_what_each_gives(module: ModuleType, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def results() -> tuple[Tensor, ...]:
+        data = [x.requires_grad_() for x in drawn(batch, 600)]
+        out = module.attention(*data, plan="linear")
+        return (out, *torch.autograd.grad(out.square().sum(), data))
+
+    together = results()
+    monkeypatch.setattr(module, "_SCORES", 1)
+    for one, other in zip(together, results(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_gates_of_slabs_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What sums are relative to differs between slabs, in each batch entry."""
+    module = build(f"attention x {{ pattern = window(150) & causal; {GATED} }}", tmp_path).module
+    data = [*drawn(2, 600), torch.randn(2, 2, 600, dtype=torch.float64)]
+    together = module.attention(*data, plan="linear")
+    monkeypatch.setattr(module, "_SCORES", 1)
+    torch.testing.assert_close(together, module.attention(*data, plan="linear"))
+
+
+def test_a_long_call_takes_few_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = build_file("linear_transformer_causal", tmp_path).module
+    calls = []
+    inner = module._forward_slab
+    monkeypatch.setattr(module, "_forward_slab", lambda *args: calls.append(1) or inner(*args))
+    q = torch.randn(1, 8, 4096, 64)
+    module.attention(q, q, q, plan="linear")
+    assert len(calls) <= 6
