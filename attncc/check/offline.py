@@ -98,10 +98,11 @@ def tiles_of(
 
     def of(lists: str, named: str) -> Any:
         name = f"{launch[1]}{lists}"
-        return getattr(module, name if hasattr(module, name) else lists)[named, size, max(64, _block(width))]
+        return getattr(module, name if hasattr(module, name) else lists).get((named, size, max(64, _block(width))))
 
     if own in SUMS:
-        chunks = dict.fromkeys(of("_CHUNKS", each)[:2] for each in SUMS[own])
+        found = (of("_CHUNKS", each) for each in SUMS[own])  # not every module has a pass over rows
+        chunks = dict.fromkeys(chunk[:2] for chunk in found if chunk is not None)
         warps = 8 if _crosses(variant, kernel.variants) and TARGETS[target].backend != "hip" else 4
         return tuple(Tile(rows, columns, warps, 2) for rows, columns in chunks)
     if dict(variant).get("BY_STATES"):

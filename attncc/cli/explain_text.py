@@ -285,11 +285,15 @@ def _autotune(found: dict[str, Any], verbose: bool) -> list[str]:
         lists = [each for each in found["autotune"] if each["kernel"] == kernel]
         fitting = [each for each in lists if each["width"] >= width and each["element_bytes"] == 2]
         for each in lists if verbose else fitting[:1]:
-            tries = "; ".join(
-                f"{tile['rows']}x{tile['columns']}, {tile['warps']}, {tile['stages']}" for tile in each["tries"]
-            )
+            tries = "; ".join(map(_tile, each["tries"]))
+            if each["with_sums"] is not None:  # what it has where kernels of sums do the tiles without masks
+                tries += f"; by states {_tile(each['with_sums'])}"
             rows.append((kernel, f"{each['element_bytes']} bytes, width up to {each['width']}", tries))
     return _rows(rows) if rows else ["  no list for this width: the torch form runs"]
+
+
+def _tile(tile: dict[str, int]) -> str:
+    return f"{tile['rows']}x{tile['columns']}, {tile['warps']}, {tile['stages']}"
 
 
 def _decimal(value: int) -> str:

@@ -90,6 +90,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
                 "element_bytes": each.bytes,
                 "width": each.width,
                 "tries": [asdict(tile) for tile in each.tries],
+                "with_sums": None if plan.states is None else asdict(each.chunk),
             }
             for each in plan.tiles
         ],

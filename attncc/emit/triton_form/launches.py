@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 from attncc.emit.tile import Kernel
-from attncc.emit.triton_form.kernels import Kernels
-from attncc.emit.triton_form.launch import Shapes
 from attncc.emit.triton_form.piece import KernelPiece
-from attncc.emit.triton_form.scope import by_channel, is_literal, is_vector, tiled
-from attncc.emit.triton_form.sums.pulled import PulledSums
-from attncc.emit.triton_form.sums.runs import Runs
-from attncc.emit.triton_form.sums.scope import SumsScope
+from attncc.emit.triton_form.scope import by_channel, is_literal, is_vector
+from attncc.emit.triton_form.sums.launches import SumLaunches
 from attncc.emit.writer import Writer
-from attncc.graph.core import Kind, Operand
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.plan.pieces import SHORT
 from attncc.rewrite.backward import gradient_name
 
 
-class Launches(Kernels):
+class Launches(SumLaunches):
     """Prints launches of the kernels of one plan."""
-
-    def shapes(self) -> Shapes:
-        vectors = self.core.of_kind(Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)
-        products = tiled(self.kernels)
-        preferred = (self.core.rows, self.core.values, *(each.name for each in vectors))
-        pointers = [{node.name for node in kernel.operands} & tiled([kernel]) for kernel in self.kernels]
-        sides = [[each for each in vectors if each.kind is kind and each.name in products] for kind in _SIDES]
-        held = [each.width or "e" for each in sides[0]]
-        streamed = [
-            name
-            for name in self.widths
-            for _ in range(max(_count(sides[0], name) + (name == "e"), _count(sides[1], name)))
-        ]
-        return Shapes(
-            rows=self.core.rows,
-            column=self.column(),
-            widths={width: next(name for name in preferred if self.core[name].width == width) for width in self.widths},
-            pointer=next((name for name in preferred if all(name in each for each in pointers)), None),
-            values=self.core.values,
-            d_values=gradient_name(self.core.values),
-            held=held,
-            streamed=streamed,
-            sums=[node.name for node in self.offset_sums()],
-            added=self._added(),
-            lists=any(piece.has_list for piece in self.pieces),
-            step=max((piece.step for piece in self.pieces), default=1),
-            copies_keys=any(piece.compacts for piece in self.pieces),
-            copies_rows=any(piece.sorts for piece in self.pieces),
-            terms=None if self.sides is None else tuple(each.widths for each in self.sides.features[Axis.ROW]),
-        )
-
-    def _added(self) -> list[str]:
-        """What kernels of pieces write and read: tuning must not leave its own marks there."""
-        if not self.pieces:
-            return []
-        sums = [f"{node.name}_state" for node in self.forward.sweeps[0].reductions]
-        stores = [node.name for kernel in self.kernels[1:] for node in kernel.stores if Axis.OFFSET not in node.axes]
-        return [*sums, *dict.fromkeys([*stores, *(node.name for node in self.offset_sums())])]
 
     def print_launches(self, writer: Writer, kernel: Kernel) -> None:
         """The whole pattern, or, where there are keys enough, one piece after the other."""
@@ -160,17 +116,6 @@ class Launches(Kernels):
                     order = f"_spread_order(rows{own}, {node.name})"
                     writer.line(f"{node.name}.scatter_add_(2, {order}, {node.name}{own})")
 
-    def moved(self, kernel: Kernel, piece: KernelPiece) -> set[str]:
-        """What a kernel gets copies of, in the order of the piece's classes."""
-        found = {each.name for each in self.of_keys()} if piece.compacts else set()
-        found |= {each.name for each in self.of_rows()} if piece.sorts else set()
-        found |= {f"{name}_channels" for name in found} | {gradient_name(name) for name in found}
-        if piece.sorts:
-            printer = self.printer(kernel, piece)
-            made = [*printer.results, *printer.states] if kernel is self.forward else []
-            found |= {"d_out", *(node.name for node in kernel.statistics), *made}
-        return found
-
     def _print_launch(self, writer: Writer, kernel: Kernel, piece: KernelPiece) -> None:
         rows = kernel.fixed is Axis.ROW
         length, block, heads = ("n", "BLOCK_M", "heads") if rows else ("m", "BLOCK_N", "kv_heads")
@@ -228,123 +173,3 @@ class Launches(Kernels):
                 writer.line(f"_put_back({name}, {name}{piece.name}, rows{piece.name})")
         if kernel is not self.forward:
             self.print_sums(writer, kernel, piece)
-
-    def longest(self, piece: KernelPiece, axis: Axis) -> str:
-        """The most tokens of an axis that a class of a piece has."""
-        length = "n" if axis is Axis.ROW else "m"
-        if not piece.layouts:
-            return length
-        if piece.has_list and axis is Axis.ROW:
-            return f"_listed(_CLASSES{piece.name}, {length}, q_start, q_starts)"
-        return f"_longest(_CLASSES{piece.name}, {0 if axis is Axis.ROW else 1}, {length})"
-
-    # --- sums by states ---------------------------------------------------------------------------------------
-
-    def print_sums(self, writer: Writer, kernel: Kernel, piece: KernelPiece) -> None:
-        """What kernels of sums do beside one kernel: for rows before it, for gradients after it."""
-        if self.sides is None:
-            return
-        sums, fixed = self.sums(piece), kernel.fixed
-        if not sums.has_runs(fixed) or (kernel is not self.forward and not sums.gives(fixed)):
-            return
-        running, applied, pulled = sums.running[fixed], sums.applied[fixed], sums.pulled[fixed]
-        rows = fixed is Axis.ROW
-        heads, owners = "heads" if rows else "kv_heads", "heads" if running.by_head else "kv_heads"
-        classes = f"classes{piece.name}.shape[2]" if piece.layouts else ""
-        segments = len(running.segments)
-        with writer.block("if by_states:"):
-            width = self.shapes().arguments
-            most = f", most_rows={SHORT}" if piece.has_list else ""
-            writer.line(f'tile = _chunk("{kernel.name}", {width}{most})')
-            self._print_runs(writer, piece, sums.runs[fixed], segments)
-            lengths = f"{self.longest(piece, Axis.ROW)}, {self.longest(piece, Axis.COLUMN)}"
-            count = _product("batch", owners, classes, _times(segments))
-            with writer.block(f"for each in _rooms(tile, {rows}, {lengths}, {count}, {running.slides}, {width}):"):
-                jobs = _product("each.programs", classes, _times(segments))
-                with self._where_met(writer, running.terms):
-                    self._print_launch_sums(writer, kernel, piece, running, f"({jobs}, {owners}, batch)", "-1")
-                if kernel is self.forward or (not rows and applied.terms):
-                    grid = _product("each.tiles", "each.value_blocks", classes)
-                    with self._where_met(writer, applied.terms):
-                        self._print_launch_sums(writer, kernel, piece, applied, f"({grid}, {heads}, batch)", "-1")
-                if kernel is not self.forward:
-                    grid = f"({_product('each.tiles', classes)}, {heads}, batch)"
-                    self._print_pulled(writer, kernel, piece, pulled, grid)
-
-    def _print_runs(self, writer: Writer, piece: KernelPiece, runs: Runs, segments: int) -> None:
-        """The runs of every tile, which kernels of sums read."""
-        rows = runs.rows_fixed
-        block = "tile[0]" if rows else "tile[1]"
-        count = f"triton.cdiv({self.longest(piece, runs.fixed)}, {block})"
-        heads = "heads" if self.sums(piece).running[runs.fixed].ranges_read_head else "1"
-        classes = f"classes{piece.name}.shape[2]" if piece.layouts else "1"
-        m = f"places{piece.name}.shape[0]" if piece.compacts else "m"
-        own = ["starts", "lengths", *([f"classes{piece.name}"] if piece.layouts else [])]
-        numbers = ["n", m, "k_start", count, "heads", *([classes] if piece.layouts else []), *runs.parts()]
-        about = [runs.name, "tile", count, heads, "batch", classes, str(segments)]
-        writer.listing("runs = _runs_of(", [about, own, numbers], ")")
-
-    def _print_pulled(self, writer: Writer, kernel: Kernel, piece: KernelPiece, pulled: PulledSums, grid: str) -> None:
-        """Launches of the kernel of gradients, for each term one by each factor that gives something."""
-        by_term = [tuple(cut.factor for cut in pulled.cuts if cut.term == at) for at in range(pulled.count)]
-        for factors in filter(None, dict.fromkeys(by_term)):
-            with self._where_met(writer, [at for at, each in enumerate(by_term) if each == factors]):
-                for factor in factors:
-                    self._print_launch_sums(writer, kernel, piece, pulled, grid, str(factor))
-
-    def _where_met(self, writer: Writer, terms: Sequence[int]) -> AbstractContextManager[None]:
-        """A condition on the term, where not all of them are met."""
-        assert self.sides is not None
-        if len(terms) == len(self.sides.features[Axis.ROW]):
-            return nullcontext()
-        if len(terms) == 1:
-            return writer.block(f"if each.term == {terms[0]}:")
-        return writer.block(f"if each.term in {tuple(terms)}:")
-
-    def _print_launch_sums(
-        self, writer: Writer, kernel: Kernel, piece: KernelPiece, sums: SumsScope, grid: str, factor: str
-    ) -> None:
-        moved = self.moved(kernel, piece)
-
-        def placed(name: str) -> str:
-            return f"{name}{piece.name}" if name in moved else name
-
-        known = {
-            "sums": "each.sums",
-            "plain": "each.plain",
-            "sums_kept": "each.kept",
-            "plain_kept": "each.plain_kept",
-            "tiles": "each.tiles",
-            "others": "each.others",
-            "segments": str(len(self.sums(piece).running[kernel.fixed].segments)),
-            "leads": "each.leads",
-            "choices": f"each.choices({factor})",
-            "group": "each.group",
-            "span": "each.span",
-        }
-        pointers = [placed(name) for name in sums.pointers()]
-        pointers += [known.get(name) or placed(name) for name in sums.tensors]
-        own = ["runs", "starts", "lengths", *([f"classes{piece.name}"] if piece.layouts else [])]
-        strides = [f"{placed(node.name)}.stride()[:3]" for node in sums.vectors]
-        m = f"places{piece.name}.shape[0]" if piece.compacts else "m"
-        numbers = ["n", m, "k_start", *(known[name] for name in sums.lengths)]
-        numbers += [f"classes{piece.name}.shape[2]"] if piece.layouts else []
-        numbers += [*sums.parts(), *(node.name for node in sums.kernel.uniform if not is_literal(node))]
-        run = ["each", factor, self.shapes().arguments]
-        writer.listing("_launch_sums(", [[sums.name, grid], run, pointers, own, strides, numbers], ")")
-
-
-def _times(count: int) -> str:
-    """A factor, where it is one."""
-    return str(count) if count > 1 else ""
-
-
-def _product(*factors: str) -> str:
-    return " * ".join(filter(None, factors))
-
-
-_SIDES = (Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)
-
-
-def _count(operands: list[Operand], width: str) -> int:
-    return sum(each.width == width for each in operands)
