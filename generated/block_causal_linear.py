@@ -2060,9 +2060,10 @@ class _RunsOfSlabs:
         self.of_blocks, self.joined, self.blocks = of_blocks, joined, None
 
     def of(self, slab):
+        slab.blocks.kept.clear()  # memory is used again where all of it is free
         if slab.blocks is not self.blocks:
             self.blocks = blocks = slab.blocks
-            made = functools.lru_cache(4)(lambda first, count: self.of_blocks(blocks, first, count))
+            made = functools.lru_cache(2)(functools.partial(self.of_blocks, blocks))
 
             def of_block(block):
                 first, count = blocks.together(block)
@@ -2092,7 +2093,7 @@ def _parted(states, count):
 def _at_once(heads, q, width):
     """How many slabs of some heads are computed together: as many as stay in the cache."""
     found = max(
-        1, 4 * _SCORES // (heads * max(_ROWS * width, _ROWS * _ROWS, q.shape[-1] * q.shape[-1]))
+        1, 2 * _SCORES // (heads * max(_ROWS * width, _ROWS * _ROWS, q.shape[-1] * q.shape[-1]))
     )
     return 1 << found.bit_length() - 1  # so that groups of slabs and of blocks begin together
 
@@ -2276,6 +2277,7 @@ class _RunsOfBlocks:
             groups.append((block, number))
             block += number
         for first, number in groups[::-1] if backwards else groups:
+            self.blocks.kept.clear()
             blocks = range(first, first + number)
             found = [self.of(block) for block in (blocks[::-1] if backwards else blocks)]
             found = found[::-1] if backwards else found
@@ -2284,6 +2286,7 @@ class _RunsOfBlocks:
                 number,
                 [_stacked(each, self.blocks.entries) for each in zip(*found, strict=True)],
             )
+        self.running.clear()  # runs know of this object: what they hold is free at once
 
     def of(self, block):
         found = []

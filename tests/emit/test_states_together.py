@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -68,3 +69,17 @@ def test_a_long_call_takes_few_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     q = torch.randn(1, 8, 4096, 64)
     module.attention(q, q, q, plan="linear")
     assert len(calls) <= 6
+
+
+def test_nothing_is_left_for_the_collector(tmp_path: Path) -> None:
+    """What a call made is free when it returns: memory that waits for the collector of cycles adds up."""
+    module = build_file("linear_transformer_causal", tmp_path).module
+    q = torch.randn(1, 2, 1024, 16)
+    module.attention(q, q, q, plan="linear")
+    gc.collect()
+    gc.disable()
+    try:
+        module.attention(q, q, q, plan="linear")
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
