@@ -1304,14 +1304,8 @@ if triton is not None:
         row_place = tl.load(lies)
         row_step = tl.load(lies + 1)
         row_count = tl.load(lies + 3)
-        inverse_at = (
-            inverse_ptr
-            + (tl.cast(batch, tl.int64) * heads + head) * n
-            + tl.cast(row_place, tl.int64)
-        )
-        delta_at = (
-            delta_ptr + (tl.cast(batch, tl.int64) * heads + head) * n + tl.cast(row_place, tl.int64)
-        )
+        inverse_at = inverse_ptr + (tl.cast(batch, tl.int64) * heads + head) * n + row_place
+        delta_at = delta_ptr + (tl.cast(batch, tl.int64) * heads + head) * n + row_place
         d_out_at = (
             d_out_ptr
             + tl.cast(batch, tl.int64) * d_out_strides[0]
@@ -1437,14 +1431,8 @@ if triton is not None:
             + tl.cast(row_place, tl.int64) * q_of_row_strides[2]
         )
         q_of_row_stride = q_of_row_strides[2] * row_step
-        inverse_at = (
-            inverse_ptr
-            + (tl.cast(batch, tl.int64) * heads + head) * n
-            + tl.cast(row_place, tl.int64)
-        )
-        delta_at = (
-            delta_ptr + (tl.cast(batch, tl.int64) * heads + head) * n + tl.cast(row_place, tl.int64)
-        )
+        inverse_at = inverse_ptr + (tl.cast(batch, tl.int64) * heads + head) * n + row_place
+        delta_at = delta_ptr + (tl.cast(batch, tl.int64) * heads + head) * n + row_place
         d_out_at = (
             d_out_ptr
             + tl.cast(batch, tl.int64) * d_out_strides[0]

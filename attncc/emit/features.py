@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from attncc.graph.core import Core
 from attncc.graph.ir import Graph
-from attncc.graph.ops import Axis, Op
-from attncc.rewrite.reassociate import States
+from attncc.graph.ops import Axis
+from attncc.rewrite.reassociate import States, written_out
 from attncc.rewrite.separable import Exponent
-from attncc.spec.expr import Expr, Local, Vector, rebuild, walk
+from attncc.spec.expr import Expr, Vector, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,13 @@ def features_of(states: States, numbers: Graph, core: Core, axis: Axis) -> tuple
         numbers: the graph of the numbers that terms read; those of the call keep their names.
     """
 
+    of_call = {node.name for node in numbers if not node.axes}
+
     def own(row: Expr, key: Expr) -> Expr:
-        return _written_out(row if axis is Axis.ROW else key, numbers)
+        return written_out(row if axis is Axis.ROW else key, numbers, of_call)
 
     def power(exponent: Exponent) -> Power:
-        slope = None if exponent.slope is None else _written_out(exponent.slope, numbers)
+        slope = None if exponent.slope is None else written_out(exponent.slope, numbers, of_call)
         return Power(slope, tuple(own(row, key) for row, key in exponent.differences))
 
     return tuple(
@@ -74,14 +76,6 @@ def features_of(states: States, numbers: Graph, core: Core, axis: Axis) -> tuple
         )
         for term in states.terms
     )
-
-
-def _written_out(expr: Expr, numbers: Graph) -> Expr:
-    if isinstance(expr, Local) and expr.name in numbers:
-        node = numbers[expr.name]
-        if node.op is Op.NUMBER and node.axes:
-            return _written_out(node.value, numbers)
-    return rebuild(expr, lambda each: _written_out(each, numbers))
 
 
 def _width(core: Core, *formulas: Expr) -> str:

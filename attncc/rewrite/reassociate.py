@@ -6,7 +6,7 @@ features and values. Every sum of a row that reads weights of pairs has its own 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from attncc.graph.ir import Graph, Node, number
@@ -52,13 +52,16 @@ class States:
         read = [term.key, *(each.key for each in term.factors)]
         read += [one.slope for one in term.exponents if one.slope is not None]
         read += [key for one in term.exponents for _, key in one.differences]
-        return [self._written_out(each) for each in read]
+        return [written_out(each, self.numbers) for each in read]
 
-    def _written_out(self, expr: Expr) -> Expr:
-        """An expression with the numbers that it names in their place."""
-        if isinstance(expr, Local) and expr.name in self.numbers and self.numbers[expr.name].op is Op.NUMBER:
-            return self._written_out(self.numbers[expr.name].value)
-        return rebuild(expr, self._written_out)
+
+def written_out(expr: Expr, numbers: Graph, kept: Collection[str] = ()) -> Expr:
+    """An expression with the numbers that it names in their place; those that are kept stay names."""
+    if isinstance(expr, Local) and expr.name in numbers and expr.name not in kept:
+        node = numbers[expr.name]
+        if node.op is Op.NUMBER:
+            return written_out(node.value, numbers, kept)
+    return rebuild(expr, lambda each: written_out(each, numbers, kept))
 
 
 def states_of(graph: Graph, sources: Mapping[str, Expr]) -> States:

@@ -80,8 +80,7 @@ def _features(plan: Plan) -> str:
     assert plan.states is not None
     of = {0: "1", 1: "q.shape[-1]"}
     powers = [of.get(len(term.factors), f"q.shape[-1] ** {len(term.factors)}") for term in plan.states.terms]
-    widths = powers[0] if len(powers) == 1 else f"({' + '.join(powers)})"
-    return widths
+    return powers[0] if len(powers) == 1 else f"({' + '.join(powers)})"
 
 
 def _add(printer: StatesPrinter, suffix: str = "") -> list[str]:

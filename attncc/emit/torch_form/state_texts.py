@@ -11,9 +11,8 @@ from attncc.emit.torch_form.tensors import TensorTexts
 from attncc.emit.writer import Writer
 from attncc.graph.core import Operand
 from attncc.graph.ir import Graph, Node
-from attncc.graph.ops import Op
 from attncc.plan.model import Plan
-from attncc.rewrite.reassociate import States, StateSum
+from attncc.rewrite.reassociate import States, StateSum, written_out
 from attncc.rewrite.separable import Term
 from attncc.spec.expr import Expr, Local, Name, Vector, names_in, rebuild, walk
 
@@ -70,11 +69,7 @@ class StateTexts:
 
     def _written_out(self, expr: Expr) -> Expr:
         """The expression with numbers of tokens in place of their names; those of the call keep theirs."""
-        if isinstance(expr, Local) and expr.name in self.numbers and expr.name not in self.uniform:
-            node = self.numbers[expr.name]
-            if node.op is Op.NUMBER:
-                return self._written_out(node.value)
-        return rebuild(expr, self._written_out)
+        return written_out(expr, self.numbers, self.uniform)
 
     def _side(self, position: str, parts: list[list[Expr]]) -> Side:
         exprs = [self._written_out(each) for some in parts for each in some]

@@ -70,9 +70,7 @@ class AppliedSums(SumReader):
                 own = [(name, of_values) for name, (terms, of_values) in self.adds.items() if cut.term in terms]
                 vectors = [name for name, of_values in own if of_values]
                 if vectors:
-                    self.used.add("_sums_at")
-                    pointers = "_sums_at(sums_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E)"
-                    writer.line(f"sums = tl.load({pointers})")
+                    writer.line(f"sums = tl.load({self.sums_at('sums')})")
                     if len(vectors) == 1:
                         writer.line(f"{vectors[0]} = _dot(features, sums, {vectors[0]}, PRECISION)")
                     else:

@@ -9,9 +9,10 @@ from attncc.emit.tile import Kernel
 from attncc.emit.triton_form.launch_shapes import LaunchShapes
 from attncc.emit.triton_form.piece import KernelPiece
 from attncc.emit.triton_form.scope import is_literal
+from attncc.emit.triton_form.sums.near import NearTexts
 from attncc.emit.triton_form.sums.pulled import PulledSums
+from attncc.emit.triton_form.sums.running import RunningSums
 from attncc.emit.triton_form.sums.runs import Runs
-from attncc.emit.triton_form.sums.scope import SumsScope
 from attncc.emit.writer import Writer
 from attncc.graph.ops import Axis
 from attncc.plan.pieces import SHORT
@@ -36,7 +37,7 @@ class SumLaunches(LaunchShapes):
             width = self.shapes().arguments
             most = f", most_rows={SHORT}" if piece.has_list else ""
             writer.line(f'tile = _chunk("{kernel.name}", {width}{most})')
-            self._print_runs(writer, piece, sums.runs[fixed], segments)
+            self._print_runs(writer, piece, sums.runs[fixed], running)
             lengths = f"{self.longest(piece, Axis.ROW)}, {self.longest(piece, Axis.COLUMN)}"
             count = _product("batch", owners, classes, _times(segments))
             with writer.block(f"for each in _rooms(tile, {rows}, {lengths}, {count}, {running.slides}, {width}):"):
@@ -51,17 +52,17 @@ class SumLaunches(LaunchShapes):
                     grid = f"({_product('each.tiles', classes)}, {heads}, batch)"
                     self._print_pulled(writer, kernel, piece, pulled, grid)
 
-    def _print_runs(self, writer: Writer, piece: KernelPiece, runs: Runs, segments: int) -> None:
+    def _print_runs(self, writer: Writer, piece: KernelPiece, runs: Runs, running: RunningSums) -> None:
         """The runs of every tile, which kernels of sums read."""
         rows = runs.rows_fixed
         block = "tile[0]" if rows else "tile[1]"
         count = f"triton.cdiv({self.longest(piece, runs.fixed)}, {block})"
-        heads = "heads" if self.sums(piece).running[runs.fixed].ranges_read_head else "1"
+        heads = "heads" if running.ranges_read_head else "1"
         classes = f"classes{piece.name}.shape[2]" if piece.layouts else "1"
         m = f"places{piece.name}.shape[0]" if piece.compacts else "m"
         own = ["starts", "lengths", *([f"classes{piece.name}"] if piece.layouts else [])]
         numbers = ["n", m, "k_start", count, "heads", *([classes] if piece.layouts else []), *runs.parts()]
-        about = [runs.name, "tile", count, heads, "batch", classes, str(segments)]
+        about = [runs.name, "tile", count, heads, "batch", classes, str(len(running.segments))]
         writer.listing("runs = _runs_of(", [about, own, numbers], ")")
 
     def _print_pulled(self, writer: Writer, kernel: Kernel, piece: KernelPiece, pulled: PulledSums, grid: str) -> None:
@@ -82,7 +83,7 @@ class SumLaunches(LaunchShapes):
         return writer.block(f"if each.term in {tuple(terms)}:")
 
     def _print_launch_sums(
-        self, writer: Writer, kernel: Kernel, piece: KernelPiece, sums: SumsScope, grid: str, factor: str
+        self, writer: Writer, kernel: Kernel, piece: KernelPiece, sums: NearTexts, grid: str, factor: str
     ) -> None:
         moved = self.moved(kernel, piece)
 
@@ -96,7 +97,7 @@ class SumLaunches(LaunchShapes):
             "plain_kept": "each.plain_kept",
             "tiles": "each.tiles",
             "others": "each.others",
-            "segments": str(len(self.sums(piece).running[kernel.fixed].segments)),
+            "segments": str(len(sums.segments)),
             "leads": "each.leads",
             "choices": f"each.choices({factor})",
             "group": "each.group",

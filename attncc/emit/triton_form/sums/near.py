@@ -66,6 +66,11 @@ class NearTexts(TokenTexts):
         """Whether sums belong to query heads."""
         return not self.rows_fixed or self.sides.by_query_head or self.ranges_read_head
 
+    def sums_at(self, tensor: str) -> str:
+        """Where the sums of a block of features and of values lie, from `place` on."""
+        self.used.add("_sums_at")
+        return f"_sums_at({tensor}_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E)"
+
     def print_run(self) -> None:
         """`f0` and `f1`: the first tile of the run of a tile, and the one after the last."""
         self.writer.line("run = runs_ptr + (run_spot + tile) * 2")

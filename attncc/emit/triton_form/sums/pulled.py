@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from attncc.emit.features import Feature, Power
 from attncc.emit.triton_form.scope import BLOCK, START, is_vector
-from attncc.emit.triton_form.sums.scope import is_one, leaves, named
+from attncc.emit.triton_form.sums.scope import leaves, named
 from attncc.emit.triton_form.sums.tile import SumReader
 from attncc.emit.triton_form.sums.tokens import Cut
 from attncc.rewrite.algebra import derivative
@@ -147,7 +147,7 @@ class PulledSums(SumReader):
                 product = " * ".join(filter(None, ["part", power, "d_features"]))
                 text = " * ".join([*numbers, f"tl.sum({product}, 1)"])
                 writer.line(f"d_scale += {text}")
-            if not is_one(feature.coefficient):
+            if feature.coefficient != Const(1):
                 numbers.insert(0, self.text(feature.coefficient, fixed, tile=False, context=6))
             parts = ["d_features", *([power] if power else [])]
             if numbers:
@@ -171,7 +171,7 @@ class PulledSums(SumReader):
             with writer.block("for value in range(0, E, BLOCK_E):"):
                 name = payload.vector.name
                 self.print_part(name, fixed, START[fixed], "visible", "value", "E", "BLOCK_E")
-                if factor is not None and not is_one(factor):
+                if factor is not None and factor != Const(1):
                     writer.line(f"{name} = {name} * {self.text(factor, fixed, tile=True, context=6)}")
                 arguments = ["sums_ptr + place * values + value", step, "values", extent, "BLOCK_W", "BLOCK_E"]
                 writer.call("sums = _load_sums(", arguments, ")")
@@ -181,7 +181,9 @@ class PulledSums(SumReader):
             writer.line("within = tl.arange(0, BLOCK_W)")
             within = "within" if step == "1" else f"within * {step}"
             writer.line(f"plain = tl.load(plain_ptr + place + {within}, mask=within < {extent}, other=0.0)")
-            text = "" if number is None or is_one(number) else f"{self.text(number, fixed, tile=True, context=6)} * "
+            text = (
+                "" if number is None or number == Const(1) else f"{self.text(number, fixed, tile=True, context=6)} * "
+            )
             writer.line(f"d_features += {text}plain[None, :]")
 
     def _print_given(self, cut: Cut, feature: Feature) -> None:
@@ -194,7 +196,7 @@ class PulledSums(SumReader):
             if name not in self.gradients:
                 continue
             slope = self._slope(formula, power, name)
-            given = "d_part" if is_one(slope) else f"d_part * {self.text(slope, fixed, tile=True, context=6)}"
+            given = "d_part" if slope == Const(1) else f"d_part * {self.text(slope, fixed, tile=True, context=6)}"
             own = gradient_name(name)
             if is_vector(self.sides.nodes[name]):
                 self.used.add("_add_part")
@@ -219,7 +221,9 @@ class PulledSums(SumReader):
             slope = _derivative(feature.coefficient, name)
             for part in feature.power.parts:
                 slope = plus(slope, times(feature.coefficient, _derivative(part, name)))
-            given = "d_scale" if is_one(slope) else f"d_scale * {self.text(slope, self.fixed, tile=False, context=6)}"
+            given = (
+                "d_scale" if slope == Const(1) else f"d_scale * {self.text(slope, self.fixed, tile=False, context=6)}"
+            )
             self.writer.line(f"{gradient_name(name)} += {given}")
 
 

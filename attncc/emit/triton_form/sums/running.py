@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from attncc.emit.triton_form.scope import BLOCK, START
 from attncc.emit.triton_form.sums.near import NearTexts
-from attncc.emit.triton_form.sums.scope import Payload, is_one
+from attncc.emit.triton_form.sums.scope import Payload
 from attncc.emit.triton_form.sums.tokens import Cut
-from attncc.spec.expr import Expr
+from attncc.spec.expr import Const, Expr
 
 
 class RunningSums(NearTexts):
@@ -167,8 +167,7 @@ class RunningSums(NearTexts):
             with writer.block("if from_kept:"):
                 kept = "(kept_sums + f0)" if self.rows_fixed else "(kept_sums - 1 - f0)"
                 writer.line(f"place = {kept} * size + within")
-                pointers = "_sums_at(sums_kept_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E)"
-                writer.line(f"kept = tl.load({pointers})")
+                writer.line(f"kept = tl.load({self.sums_at('sums_kept')})")
                 numbers = "tl.load(plain_kept_ptr + place + tl.arange(0, BLOCK_W))"
                 if self.has_numbers:
                     writer.line(f"kept_numbers = {numbers}")
@@ -244,24 +243,22 @@ class RunningSums(NearTexts):
             writer.line(f"sums += here[:, None] * tl.sum({own}, 0)[None, :]")
         if number is not None:
             parts = ["scaled"] if scale else []
-            parts += [] if is_one(number) else [self.text(number, swept, tile=False, context=6)]
+            parts += [] if number == Const(1) else [self.text(number, swept, tile=False, context=6)]
             lanes = f"tl.zeros([{BLOCK[swept]}], tl.float32)"
             own = " * ".join(parts) if parts else f"{lanes} + 1.0"
             writer.line(f"numbers += here * tl.sum({own}, 0)")
 
     def _weighted(self, name: str, factor: Expr | None) -> str:
         """Vectors or features times a number of each lane."""
-        if factor is None or is_one(factor):
+        if factor is None or factor == Const(1):
             return name
         text = self.text(factor, self.swept, tile=True, context=6)
         return f"{name} * {text}"
 
     def _print_store(self, tile: str, suffix: str, own: str = "sums", plain: str = "numbers") -> None:
         """Write the sums of a tile."""
-        self.used.add("_sums_at")
         self.writer.line(f"place = ({tile}) * size + within")
-        pointers = f"_sums_at(sums{suffix}_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E)"
-        self.writer.line(f"tl.store({pointers}, {own})")
+        self.writer.line(f"tl.store({self.sums_at(f'sums{suffix}')}, {own})")
         if self.has_numbers:
             with self.writer.block("if value == 0:"):
                 self.writer.line(f"tl.store(plain{suffix}_ptr + place + tl.arange(0, BLOCK_W), {plain})")

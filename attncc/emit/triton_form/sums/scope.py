@@ -28,7 +28,7 @@ from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.rewrite.reassociate import StateSum
-from attncc.spec.expr import Const, Expr, Local, Name, Vector, rebuild, walk
+from attncc.spec.expr import Expr, Local, Name, Vector, rebuild, walk
 
 HEAD = {Axis.ROW: "head", Axis.COLUMN: "kv_head"}
 HEADS = {Axis.ROW: "heads", Axis.COLUMN: "kv_heads"}
@@ -118,7 +118,6 @@ class SumsScope(KernelPlaces):
         vectors_of: tuple[Node, ...] = (),
     ) -> None:
         self.sides = sides
-        self.reads = reads
         names = {each.name for exprs in reads.values() for expr in exprs for each in leaves(expr)}
         names |= {node.name for node in vectors_of}
         nodes = [node for name, node in sides.nodes.items() if name in names]
@@ -248,15 +247,13 @@ class SumsScope(KernelPlaces):
     def print_bases(self, axis: Axis) -> None:
         """Where the first token of the head, or of its class, lies in every tensor of an axis."""
         for node in self.of_axis[axis]:
-            place = f" + tl.cast({PLACE[axis]}, tl.int64)" if self.laid_out else ""
             if is_vector(node):
-                place = f"{place} * {node.name}_strides[2]" if place else ""
+                place = f" + tl.cast({PLACE[axis]}, tl.int64) * {node.name}_strides[2]" if self.laid_out else ""
                 base = f"{node.name}_ptr + {self.of_head(node.name, HEAD[axis])}{place}"
                 self.writer.line(f"{node.name}_at = {base}")
                 self.writer.line(f"{node.name}_stride = {self.stride_of(node)}")
             else:
-                head = f"(tl.cast(batch, tl.int64) * {HEADS[axis]} + {HEAD[axis]})"
-                self.writer.line(f"{node.name}_at = {node.name}_ptr + {head} * {LENGTH[axis]}{place}")
+                self.writer.line(f"{node.name}_at = {node.name}_ptr + {self.first_place(axis)}")
 
     def stride_of(self, node: Node) -> str:
         """From one token of the class to the next."""
@@ -314,8 +311,3 @@ def named(expr: Expr) -> Expr:
 def leaves(expr: Expr) -> Iterable[Local | Vector]:
     """The operands and numbers that an expression reads."""
     return (each for each in walk(expr) if isinstance(each, Local | Vector))
-
-
-def is_one(expr: Expr | None) -> bool:
-    """Whether nothing is multiplied."""
-    return isinstance(expr, Const) and expr.value == 1

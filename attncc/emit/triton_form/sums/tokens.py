@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attncc.emit.features import Feature, Power
 from attncc.emit.triton_form.scope import BLOCK, LANES, POSITION, constexpr_of, is_vector
-from attncc.emit.triton_form.sums.scope import OTHER, SumsScope, is_one, leaves
+from attncc.emit.triton_form.sums.scope import OTHER, SumsScope, leaves
 from attncc.graph.ops import Axis
 from attncc.spec.expr import Const, Expr, Name, Vector, names_in
 
@@ -155,7 +155,7 @@ class TokenTexts(SumsScope):
                 self.writer.line(f"channel_at = {name}_at + {self.lead(cut, at)}")
                 self._print_lanes_of(f"{name}_{at}", "channel_at", axis, start, f"{name}_stride", visible)
             formula = feature.formulas[at]
-            if not is_one(formula):
+            if formula != Const(1):
                 parts.append(self.text(formula, axis, tile=False, channel=f"_{at}", context=_PRODUCT))
             if not feature.powers[at].is_zero:
                 parts.append(self.power(axis, cut.term, at, channel=f"_{at}"))
@@ -166,7 +166,7 @@ class TokenTexts(SumsScope):
     def scale(self, axis: Axis, cut: Cut) -> list[str]:
         """The numbers of each lane that features are multiplied with."""
         feature = self.feature(axis, cut.term)
-        parts = [] if is_one(feature.coefficient) else [self.text(feature.coefficient, axis, tile=False, context=6)]
+        parts = [] if feature.coefficient == Const(1) else [self.text(feature.coefficient, axis, tile=False, context=6)]
         if not feature.power.is_zero:
             parts.append(self.power(axis, cut.term, None))
         return parts
