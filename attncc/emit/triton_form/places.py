@@ -91,16 +91,21 @@ class KernelPlaces(KernelScope):
             writer.line("keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))")
         writer.line()
 
-    def _print_class(self) -> None:
-        """Where the rows and keys of the tile's class lie, and which coordinates they have."""
+    def _print_class(self, spot: str = "spot", *, clips: bool = True) -> None:
+        """Where the rows and keys of the tile's class lie, and which coordinates they have.
+
+        Args:
+            spot: the name of where that is told.
+            clips: whether tiles of rows beyond the last of their class have no keys.
+        """
         if self.rows_fixed and self.has_parts:
             self.writer.line(f"part = {self.part_of_head()}")
         part = "part * tl.num_programs(2) + batch" if self.has_parts else "batch"
         part = f"({part})" if " " in part else part
-        self.writer.line(f"spot = classes_ptr + ({part} * classes + residue) * 8")
+        self.writer.line(f"{spot} = classes_ptr + ({part} * classes + residue) * 8")
         for at, (axis, what) in enumerate(product((Axis.ROW, Axis.COLUMN), (PLACE, STEP, FROM, COUNT))):
-            found = f"tl.load(spot{f' + {at}' if at else ''})"
-            if self.rows_fixed and what is COUNT and axis is Axis.COLUMN and not self.offset_sums:
+            found = f"tl.load({spot}{f' + {at}' if at else ''})"
+            if clips and self.rows_fixed and what is COUNT and axis is Axis.COLUMN and not self.offset_sums:
                 found = f"tl.where(row < row_count, {found}, 0)"  # classes may have fewer tiles than others
             self.writer.line(f"{what[axis]} = {found}")
 

@@ -13,8 +13,6 @@ from attncc.emit.tile import Kernel, Sweep
 from attncc.emit.triton_form.piece import KernelPiece
 from attncc.emit.triton_form.places import KernelPlaces
 from attncc.emit.triton_form.scope import (
-    COUNT,
-    FROM,
     LENGTH,
     PLACE,
     POSITION,
@@ -222,19 +220,9 @@ class SumsScope(KernelPlaces):
         """Where the call stands."""
         self.writer.line("q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)")
         if self.laid_out:
-            self._print_class_of_program()
+            self._print_class("lies", clips=False)
         else:
             self.writer.line("keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))")
-
-    def _print_class_of_program(self) -> None:
-        """Where rows and keys of the program's class lie."""
-        if self.rows_fixed and self.has_parts:
-            self.writer.line(f"part = {self.part_of_head()}")
-        part = "(part * tl.num_programs(2) + batch)" if self.has_parts else "batch"
-        self.writer.line(f"lies = classes_ptr + ({part} * classes + residue) * 8")
-        names = [what[axis] for axis in (Axis.ROW, Axis.COLUMN) for what in (PLACE, STEP, FROM, COUNT)]
-        for at, name in enumerate(names):
-            self.writer.line(f"{name} = tl.load(lies{f' + {at}' if at else ''})")
 
     def print_numbers(self) -> None:
         """The call's numbers for the program's head."""
