@@ -1673,6 +1673,8 @@ def _workspace(slab, chunks, q, count, work):
 
 def _apart(x, count):
     """[batch, heads, count * tokens, ...] -> [count * batch, heads, tokens, ...]."""
+    if isinstance(x, _Deferred):
+        return x.of(_apart(x.x, count))
     return x if count == 1 else x.unflatten(2, (count, -1)).movedim(2, 0).flatten(0, 1).contiguous()
 
 
@@ -1683,7 +1685,7 @@ def _as_tokens(x, count):
 
 def _rows_in(x, slab):
     """[batch, heads, n, c] -> a slab's [batch, heads, rows, c] in the type of sums."""
-    return _apart(x[slab.entries, :, slab.rows].to(_wide(x.dtype)), slab.count)
+    return _apart(x[slab.entries, :, slab.rows], slab.count).to(_wide(x.dtype))
 
 
 def _folded(x, kv_heads):
@@ -1735,6 +1737,9 @@ def _window(x, blocks, place, step, count, width):
     """For each of so many slabs or blocks some keys, [count * batch, kv heads, keys, ...]."""
 
     def made():
+        if isinstance(x, _Deferred) and count > 1 and step >= width:  # no key comes twice
+            windows = _windows(x.x[blocks.entries, :, place:end], step, count, width)
+            return x.of(windows.movedim(2, 0).flatten(0, 1).contiguous()).to(x.dtype)
         keys = _keys_between(x, blocks, place, end)
         windows = _windows(keys, step, count, width).movedim(2, 0).flatten(0, 1)
         return windows.contiguous() if count > 1 else windows
@@ -1827,12 +1832,12 @@ def _forward(
         for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
             q_of_row, v, q_start, k_start, q_starts, kv_lengths, call
         ):
+            found = sums.of(slab) if slab.runs else ()  # before the rows, which are read next
             q_of_row_rows = _rows_in(q_of_row, slab)
             state = None
             if slab.runs:
                 state = _begun(
-                    sums.of(slab), q_of_row_rows, _entries_of(numbers, slab), heads, kv_heads,
-                    slab,
+                    found, q_of_row_rows, _entries_of(numbers, slab), heads, kv_heads, slab,
                 )  # fmt: skip
             work = _workspace(slab, chunks, q_of_row, 2, work)
             results = _forward_slab(
@@ -1987,11 +1992,43 @@ class _Blocks:
         return (first, end) if first < end else (0, 0)
 
 
-def _added(total, more):
-    """Sums of the same kind added up; None is a sum of nothing."""
+def _added(total, more, outs=None):
+    """Sums of the same kind added up, where `outs` says; None is a sum of nothing."""
     if total is None or more is None:
         return more if total is None else total
-    return tuple(a + b for a, b in zip(total, more, strict=True))
+    outs = outs or (None,) * len(total)
+    return tuple(torch.add(a, b, out=out) for a, b, out in zip(total, more, outs, strict=True))
+
+
+class _Slots:
+    """Sums of slabs that are computed together, each made in its part of the memory for all."""
+
+    def __init__(self, count):
+        self.count, self.at, self.memory, self.sums = count, 0, None, [None] * count
+
+    def outs(self, states):
+        """Where the sums of the slab that has its turn belong; None where it is the only one."""
+        if self.count == 1:
+            return None
+        if self.memory is None:
+            self.memory = [x.new_empty(self.count, *x.shape) for x in states]
+        return [x[self.at] for x in self.memory]
+
+    def fill(self, at, run, ends):
+        """Make the sums of one slab."""
+        self.at = at
+        self.sums[at] = sums = run.between(*ends, self)
+        if sums is not None and self.count > 1:
+            for out, x in zip(self.outs(sums), sums, strict=True):
+                if x.data_ptr() != out.data_ptr():  # it was there already
+                    out.copy_(x)
+
+    def together(self, entries):
+        """The sums of all slabs, as those of one with more batch entries."""
+        if self.memory is None:
+            return self.sums[0]
+        states = tuple(x.flatten(0, 1) for x in self.memory)
+        return states
 
 
 class _Runs:
@@ -2010,25 +2047,26 @@ class _Runs:
         self.front = []  # sums over first … middle - 1, for first items from middle - 1 down to low
         self.back = None  # the sum over middle … high - 1
 
-    def between(self, low, high):
-        """The sum over items low … high - 1; None where there are none."""
+    def between(self, low, high, slots):
+        """The sum over items low … high - 1, in a slot if it is made now; None where there are none."""
         if low >= high:
             return None
         if low < self.low and high == self.high:
-            return self._extended_down(low)
+            return self._extended_down(low, slots)
         if low < self.low or low >= self.high or high < self.high:
             self.begin(low)
         for item in range(self.high, high):
-            self.back = self._join(self.back, self.of_item(item))
+            last = item == high - 1 and not self.front
+            self.back = self._join(self.back, self.of_item(item), slots if last else None)
         self.high = high
         if low > self.low:
             self._leave(low)
-        return self._join(self.front[-1][1] if self.front else None, self.back)
+        return self._join(self.front[-1][1] if self.front else None, self.back, slots)
 
-    def _extended_down(self, low):
+    def _extended_down(self, low, slots):
         total = self._join(self.front[-1][1] if self.front else None, self.back)
         for item in range(self.low - 1, low - 1, -1):
-            total = self._join(self.of_item(item), total)
+            total = self._join(self.of_item(item), total, slots if item == low else None)
         self.low, self.middle, self.front, self.back = low, self.high, [(low, total)], None
         return total
 
@@ -2047,10 +2085,10 @@ class _Runs:
             self.front.append((item, total))
         self.middle, self.back = self.high, None
 
-    def _join(self, earlier, later):
+    def _join(self, earlier, later, slots=None):
         if earlier is None or later is None:
             return later if earlier is None else earlier
-        return self.joined(earlier, later)
+        return self.joined(earlier, later, slots and slots.outs(later))
 
 
 class _RunsOfSlabs:
@@ -2070,19 +2108,12 @@ class _RunsOfSlabs:
                 return made(first, count)[block - first]
 
             self.runs = [_Runs(of_block, self.joined(blocks)) for _ in slab.runs[0]]
-        found = [
-            [run.between(*ends) for run, ends in zip(self.runs, each, strict=True)]
-            for each in (slab.runs[::-1] if slab.blocks.backwards else slab.runs)
-        ]
-        found = found[::-1] if slab.blocks.backwards else found
-        return [_stacked(each, slab.entries) for each in zip(*found, strict=True)]
-
-
-def _stacked(sums, entries):
-    """Sums of slabs that are computed together, as those of one with more batch entries."""
-    if len(sums) == 1 or sums[0] is None:
-        return sums[0]
-    return tuple(map(torch.cat, zip(*sums, strict=True)))
+        found = [_Slots(slab.count) for _ in self.runs]
+        order = range(slab.count)
+        for at in order[::-1] if slab.blocks.backwards else order:
+            for slots, run, ends in zip(found, self.runs, slab.runs[at], strict=True):
+                slots.fill(at, run, ends)
+        return [slots.together(slab.entries) for slots in found]
 
 
 def _parted(states, count):
@@ -2278,26 +2309,26 @@ class _RunsOfBlocks:
             block += number
         for first, number in groups[::-1] if backwards else groups:
             self.blocks.kept.clear()
-            blocks = range(first, first + number)
-            found = [self.of(block) for block in (blocks[::-1] if backwards else blocks)]
-            found = found[::-1] if backwards else found
-            yield (
-                first,
-                number,
-                [_stacked(each, self.blocks.entries) for each in zip(*found, strict=True)],
-            )
+            yield first, number, self.of(first, number, backwards)
         self.running.clear()  # runs know of this object: what they hold is free at once
 
-    def of(self, block):
-        found = []
+    def of(self, first, number, backwards):
+        found = [_Slots(number) for _, users in self.users for _ in users[first]]
+        order = range(number)
+        for at in order[::-1] if backwards else order:
+            for slots, (run, ends) in zip(found, self.runs_of(first + at), strict=True):
+                slots.fill(at, run, ends)
+        return [slots.together(self.blocks.entries) for slots in found]
+
+    def runs_of(self, block):
+        """The runs of slabs that see a block, and their ends."""
         for segment, (at, users) in enumerate(self.users):
-            for place, run in enumerate(users[block]):
+            for place, ends in enumerate(users[block]):
                 if (segment, place) not in self.running:
                     self.running[segment, place] = _Runs(
                         functools.partial(self.of_item, at), self.joined
                     )
-                found.append(self.running[segment, place].between(*run))
-        return found
+                yield self.running[segment, place], ends
 
     def of_item(self, at, item):
         slab, number = self.members[at[item]]
@@ -2669,8 +2700,12 @@ class _Deferred:
         self.shape, self.device, self.is_cuda = x.shape, x.device, x.is_cuda
         self.new_empty = functools.partial(x.new_empty, dtype=dtype)
 
+    def of(self, x):
+        """The same formula of some of the tokens, or of these in another order."""
+        return _Deferred(self.formula, x, self.dtype)
+
     def __getitem__(self, at):
-        return _Deferred(self.formula, self.x[at], self.dtype)
+        return self.of(self.x[at])
 
     def to(self, dtype):
         """The tensor itself, as it is in its own type."""

@@ -83,3 +83,20 @@ def test_nothing_is_left_for_the_collector(tmp_path: Path) -> None:
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("steps", [(0, 1), (1, 1), (1, 2), (-1, 0), (2, 0)])
+def test_sums_of_slabs_lie_in_memory_for_all(module: ModuleType, steps: tuple[int, int]) -> None:
+    low_step, high_step = steps
+    items = torch.arange(1, 61, dtype=torch.float64)[:, None, None, None]
+    runs = module._Runs(lambda item: (items[item],), module._added)
+    low, high = (20, 21) if low_step < 0 else (0, 9)
+    for _ in range(5):
+        slots = module._Slots(4)
+        expected = []
+        for at in range(4):
+            low, high = min(max(0, low + low_step), high - 1), min(60, high + high_step)
+            slots.fill(at, runs, (low, high))
+            expected.append(items[low:high].sum())
+        (found,) = slots.together(slice(0, 1))
+        assert found.flatten().tolist() == expected, "earlier sums are not written over"

@@ -29,7 +29,6 @@ class Collapse:
     block_names: str
     key_parts: str  # the same of a part of the pattern
     begun: list[str]
-    begun_of_found: list[str]  # the same, of sums by name
     row_gradients: list[str]
     added_results: str  # empty where nothing of rows has a gradient
     add: list[str]
@@ -61,8 +60,7 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
         heads=f"{core.rows if plan.states.by_query_head else core.values}.shape[1]",
         block_names=printer.block_names(),
         key_parts=printer.block_names("_part"),
-        begun=lines("sums.of(slab)", *begun, indent=24),
-        begun_of_found=lines("found", *begun),
+        begun=lines("found", *begun, indent=24),
         row_gradients=lines("sums.of(slab)", *printer.row_values, *of_rows, *own, "slab", indent=24),
         added_results=_added_results(operands, form, printer),
         add=_add(printer),

@@ -43,8 +43,12 @@ class _Deferred:
         self.shape, self.device, self.is_cuda = x.shape, x.device, x.is_cuda
         self.new_empty = functools.partial(x.new_empty, dtype=dtype)
 
+    def of(self, x):
+        """The same formula of some of the tokens, or of these in another order."""
+        return _Deferred(self.formula, x, self.dtype)
+
     def __getitem__(self, at):
-        return _Deferred(self.formula, self.x[at], self.dtype)
+        return self.of(self.x[at])
 
     def to(self, dtype):
         """The tensor itself, as it is in its own type."""

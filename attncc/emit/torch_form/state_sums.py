@@ -10,7 +10,7 @@ class SumPrinter(StateTexts):
     """Prints sums over blocks of keys and over runs of blocks, and the sums with which a slab's rows begin."""
 
     def _print_joined(self, writer: Writer) -> None:
-        with writer.block("def _joined(to_later, turned, numbers, earlier, later):"):
+        with writer.block("def _joined(to_later, turned, numbers, earlier, later, outs=None):"):
             writer.line(
                 '"""Sums over two runs, one behind the other, relative to what is near the later or the earlier.'
             )
@@ -21,7 +21,7 @@ class SumPrinter(StateTexts):
             with writer.block("def moved(sums):"):
                 writer.line("ends = (near, sums.near) if turned else (sums.near, near)")
                 writer.line("return sums.states if sums.near is near else _moved(sums.states, *ends, numbers)")
-            writer.line("return _Sums(_added(moved(earlier), moved(later)), near)")
+            writer.line("return _Sums(_added(moved(earlier), moved(later), outs), near)")
 
     def values_by_head(self, name: str) -> str:
         """The values, one for each state head."""
