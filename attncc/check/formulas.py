@@ -8,7 +8,7 @@ neither a result nor a gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -231,6 +231,8 @@ class Scope:
                 return torch.where(inner(condition), inner(then), inner(otherwise))
             case Compare(op=op, left=left, right=right):
                 return wide.compare(op, self._value(left, width), self._value(right, width))
+            case Token() | Entry() | AtRow() | Let():
+                return self._value(expr, None).mantissa
             case _:
                 raise ValueError(f"{type(expr).__name__} is not a predicate")
 
@@ -328,14 +330,26 @@ class Scope:
         if expr.name not in self.data:
             raise ValueError(f"`{expr.name}` has no value here")
         declared, table = self.data[expr.name]
-        if declared.is_token or Size.BATCH in declared.axes:
+        if declared.is_token:
             raise ValueError(f"`{expr.name}` holds something for each token and is no table")
         if table.is_floating_point():
             table = table.to(self.real)
-        if not expr.indices:
-            return table
-        places = [self.number(each).value() for each in expr.indices]
-        return table[tuple(self._inside(expr, at, each, table.shape[at]) for at, each in enumerate(places))]
+        places = list(self._places(expr))
+        if Size.BATCH in declared.axes:
+            places.insert(0, torch.arange(table.shape[0], device=self._device)[:, None, None, None])
+        return table[tuple(places)] if places else table
+
+    def check_places(self, expr: Entry) -> None:
+        """Raise OutsideTable where an entry that has to be there is not."""
+        for _ in self._places(expr):
+            pass
+
+    def _places(self, expr: Entry) -> Iterator[Tensor]:
+        """The indices of an entry, along the axes that have one."""
+        declared, table = self.data[expr.name]
+        first = len(declared.axes) - len(declared.indexed)
+        for at, each in enumerate(expr.indices):
+            yield self._inside(expr, at, self.number(each).value(), table.shape[first + at])
 
     def _inside(self, expr: Entry, axis: int, index: Tensor, size: int) -> Tensor:
         """An index that is right where it has to be, and legal elsewhere.
@@ -343,12 +357,16 @@ class Scope:
         It has to be right at related pairs, whether or not a condition there needs it; for every token where one alone
         decides it, but for what the call says of hidden keys.
         """
+        if not size and index.numel():
+            raise OutsideTable(f"{text(expr)} reads a table without entries")
         outside = (index < 0) | (index >= size)
         data = {name: declared for name, (declared, _) in self.data.items()}
         mask = self.related
         if not all(sides_of(expr.indices[axis], data)):
             tokens = [data[each.name] for each in walk(expr.indices[axis]) if isinstance(each, Token)]
             mask = self.visible if any(each.is_column for each in tokens) else None
+        elif mask is None:  # which pairs are related is being found out: those that turn out to be are looked at again
+            return index.clamp(0, max(size - 1, 0))
         if mask is not None:
             outside = outside & _any_of(mask, index.shape)
         if outside.any():

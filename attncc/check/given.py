@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from attncc.spec.data import Data, Size
+from attncc.spec.data import Axis, Blocks, Data, Size, axis_text
 from attncc.spec.expr import (
     AtRow,
     Channel,
@@ -44,7 +44,7 @@ def sizes_of(data: Sequence[Data], tensors: Mapping[str, Tensor]) -> dict[Size, 
     """
     sizes: dict[Size, int] = {}
     key_heads: set[int] = set()
-    for declared in data:
+    for declared in sorted(data, key=_has_blocks):  # what tells how many rows and keys there are comes first
         shape = tensors[declared.name].shape
         if len(shape) != len(declared.axes):
             raise ValueError(f"`{declared.name}` has {len(shape)} axes, not {len(declared.axes)}")
@@ -52,10 +52,11 @@ def sizes_of(data: Sequence[Data], tensors: Mapping[str, Tensor]) -> dict[Size, 
             if axis is Size.HEADS and declared.is_column:
                 key_heads.add(length)
                 continue
-            wanted = sizes.setdefault(axis, length) if isinstance(axis, Size) else axis
+            if isinstance(axis, Size):
+                sizes.setdefault(axis, length)
+            wanted = length_of(axis, sizes)
             if length != wanted:
-                letter = axis.value if isinstance(axis, Size) else axis
-                raise ValueError(f"`{declared.name}` has {length} entries along {letter}, not {wanted}")
+                raise ValueError(f"`{declared.name}` has {length} entries along {axis_text(axis)}, not {wanted}")
     heads = sizes.setdefault(Size.HEADS, max(key_heads, default=1))
     for each in key_heads:
         if each == 0 or heads % each:
@@ -64,6 +65,21 @@ def sizes_of(data: Sequence[Data], tensors: Mapping[str, Tensor]) -> dict[Size, 
         sizes[Size.WIDTH] = tensors["q"].shape[-1]
     sizes.setdefault(Size.BATCH, 1)
     return sizes
+
+
+def length_of(axis: Axis, sizes: Mapping[Size, int]) -> int:
+    """How many entries declared data have along an axis."""
+    match axis:
+        case Size():
+            return sizes[axis]
+        case Blocks(size=size):
+            return axis.count(sizes[size])
+        case _:
+            return axis
+
+
+def _has_blocks(declared: Data) -> bool:
+    return any(isinstance(axis, Blocks) for axis in declared.axes)
 
 
 _PLACES = (Size.BATCH, Size.HEADS, Size.QUERIES, Size.KEYS)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attncc.check import wide
 from attncc.check.formulas import OutsideTable, Scope, real_of
-from attncc.check.given import check_widths, joint_width, laid_out, output_width, sides_of, sizes_of
+from attncc.check.given import check_widths, joint_width, laid_out, length_of, output_width, sides_of, sizes_of
 from attncc.check.wide import Number
 from attncc.spec.data import Data, Role, Size
 from attncc.spec.expr import (
@@ -29,7 +29,6 @@ from attncc.spec.expr import (
     Entry,
     Expr,
     Let,
-    MatMul,
     Merge,
     Name,
     Negate,
@@ -82,7 +81,7 @@ def dense(
     if spec.combine is not None:
         return _combined(spec, data, scale=scale, kv_lengths=kv_lengths, q_start=q_start, k_start=k_start, dtype=dtype)
     given = {
-        each.name: tensor if each.whole else tensor.to(dtype) for each, tensor in zip(spec.data, data, strict=True)
+        each.name: tensor.to(dtype) if each.is_real else tensor for each, tensor in zip(spec.data, data, strict=True)
     }
     sizes = sizes_of(spec.data, given)
     laid = {
@@ -94,13 +93,12 @@ def dense(
     batch, heads, n, m = (sizes[axis] for axis in (Size.BATCH, Size.HEADS, Size.QUERIES, Size.KEYS))
     device = data[0].device
     symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, device) | _call_symbols(sizes, scale, dtype, device)
-    visible = _visible(batch, m, kv_lengths, device).expand(batch, heads, n, m)
-    scope = Scope(symbols, laid, dtype, mask=visible, score=spec.score)
-    related = _related(scope, spec, visible)
+    shown = _visible(batch, m, kv_lengths, device)
+    visible = shown.expand(batch, heads, n, m)
+    related = _related(Scope(symbols, laid, dtype, mask=visible, score=spec.score, visible=shown), spec, visible)
 
     symbols |= {Name.COUNT: related.sum(-1, keepdim=True)}
     laid = {name: (each, _without_garbage(each, values, related)) for name, (each, values) in laid.items()}
-    shown = _visible(batch, m, kv_lengths, device)
     scope = Scope(symbols, laid, dtype, mask=related, score=spec.score, related=related, visible=shown)
     if spec.normalizer == Symbol(Name.CHANNELS):
         return _by_channel(spec, scope, related, shapes)
@@ -250,23 +248,54 @@ def related(
     kv_lengths: Lengths = None,
     width: int = 1,
     device: torch.device | str = "cpu",
+    data: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """Which pairs the pattern relates and `kv_lengths` leaves visible: bool [B, H, n, m]."""
-    if any(_is_data(node) for node in walk(spec.pattern)):
+    """Which pairs the pattern relates and `kv_lengths` leaves visible: bool [B, H, n, m].
+
+    Args:
+        data: the declared data that the pattern reads, by name.
+
+    Raises:
+        OutsideTable: where a related pair, or any row or key by itself, reads beside the entries of declared data.
+        ValueError: where data that the pattern reads are missing, or have other axes.
+    """
+    if any(isinstance(node, Dot | Vector) or node == Symbol(Name.SCORE) for node in walk(spec.pattern)):
         raise ValueError("this pattern depends on q and k: read the weights of `dense` instead")
     sizes = {Size.BATCH: batch, Size.HEADS: heads, Size.QUERIES: n, Size.KEYS: m, Size.WIDTH: width}
+    read = {node.name for node in walk(spec.pattern) if isinstance(node, Token | Entry)}
+    sizes |= {Size.VALUE_WIDTH: width}
+    laid = {each.name: (each, _fitting(each, data or {}, sizes)) for each in spec.data if each.name in read}
     where = torch.device(device)
     symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, where)
-    visible = _visible(batch, m, kv_lengths, where).expand(batch, heads, n, m)
-    return _related(Scope(symbols, {}, torch.float64, mask=visible), spec, visible)
+    shown = _visible(batch, m, kv_lengths, where)
+    visible = shown.expand(batch, heads, n, m)
+    return _related(Scope(symbols, laid, torch.float64, mask=visible, visible=shown), spec, visible)
 
 
-def _is_data(node: Expr) -> bool:
-    return isinstance(node, Dot | Vector | Token | Entry | MatMul) or node == Symbol(Name.SCORE)
+def _fitting(declared: Data, data: Mapping[str, Tensor], sizes: Mapping[Size, int]) -> Tensor:
+    """Data of a call of these sizes, laid out."""
+    if declared.name not in data:
+        raise ValueError(f"the pattern reads `{declared.name}`, which is not given")
+    tensor, heads = data[declared.name], sizes[Size.HEADS]
+    shared = [axis is Size.HEADS and declared.is_column for axis in declared.axes]
+    wanted = [length_of(axis, sizes) for axis in declared.axes]
+    fits = len(wanted) == tensor.dim() and all(
+        length and heads % length == 0 if may_be_shared else length == all_of_them
+        for length, all_of_them, may_be_shared in zip(tensor.shape, wanted, shared, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"`{declared.name}` has the shape {list(tensor.shape)}, not {wanted}")
+    return laid_out(declared, tensor, heads) if declared.is_token else tensor
 
 
 def _related(scope: Scope, spec: Spec, visible: Tensor) -> Tensor:
-    return (scope.predicate(spec.pattern) & visible).expand(visible.shape)
+    """The pattern's pairs; entries that both tokens decide have to be there where the pair turns out to be related."""
+    found = (scope.predicate(spec.pattern) & visible).expand(visible.shape)
+    known = replace(scope, related=found, _known={}, _masks={})
+    for node in walk(spec.pattern):
+        if isinstance(node, Entry):
+            known.check_places(node)
+    return found
 
 
 def _visible(batch: int, m: int, kv_lengths: Lengths, device: torch.device) -> Tensor:

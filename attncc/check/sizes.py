@@ -17,6 +17,7 @@ from itertools import combinations, product
 import torch
 from torch import Tensor
 
+from attncc.check.given import length_of
 from attncc.spec.data import Data, K, Q, Size, V
 
 PerBatch = int | tuple[int, ...] | None
@@ -222,7 +223,7 @@ def shape_of(declared: Data, case: Case) -> tuple[int, ...]:
         Size.WIDTH: case.d,
         Size.VALUE_WIDTH: case.e,
     }
-    return tuple(sizes[axis] if isinstance(axis, Size) else axis for axis in declared.axes)
+    return tuple(length_of(axis, sizes) for axis in declared.axes)
 
 
 def make_inputs(

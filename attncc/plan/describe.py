@@ -13,6 +13,7 @@ from attncc.plan.layout import Layout, Strips, position
 from attncc.plan.model import Plan
 from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
+from attncc.spec.data import axis_text
 from attncc.spec.expr import TRUE, Expr, Local, Name, Symbol, substitute
 from attncc.spec.text import text
 
@@ -176,8 +177,7 @@ def cost_sentence(plan: Plan) -> str:
     sizes = sizes_of(plan.core, {each.name: each for each in plan.spec.data})
 
     def length(width: str) -> str:
-        size = sizes[width]
-        return str(size) if isinstance(size, int) else size.value
+        return axis_text(sizes[width])
 
     counts = product_widths(forward)
     flops = " + ".join(f"{2 * counts[width]}·{length(width)}" for width in sorted(counts))

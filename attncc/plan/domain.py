@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.plan.arrange import Arranger, drop_contained
 from attncc.plan.bounds import Piece, pieces_of
 from attncc.plan.facts import facts_of
@@ -29,10 +30,17 @@ _PARAMETERS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS, Name.RE
 
 
 def analyse(pattern: Expr, budget: int = BUDGET) -> Domain:
-    """The head classes of a pattern that `check_affine` accepts; `budget=0` analyses without isl."""
+    """The head classes of a pattern that `check_affine` accepts; `budget=0` analyses without isl.
+
+    Raises:
+        AttnError: where the pattern reads declared data.
+    """
     refusal = check_affine(pattern)
     if refusal is not None:
-        raise ValueError(f"the pattern is not affine: {refusal[1]}")
+        term, reason = refusal
+        span = term.span or pattern.span
+        labels = (Label(span, "this term"),) if span is not None else ()
+        raise AttnError(Diagnostic("E211", "no kernels are made yet for patterns that read data", labels, (reason,)))
     classes = split_heads(pattern, lambda condition: _feasible(condition, budget))
     share = max(budget // len(classes), min(budget, _LEAST))
     return Domain(tuple(_analyse_class(condition, inner, share) for condition, inner in classes))

@@ -50,12 +50,18 @@ _WORDS_OUTSIDE = {
     Name.SCALE: "`scale` is a real number that scales scores, and which keys are related cannot depend on it",
     Name.SCORE: "`score` is a value of the data; a pattern reads positions",
     Name.ROWS: "`rows` is known only after the weights; it belongs in `normalize`",
+    Name.CHANNELS: "`channels` is known only after the weights; it belongs in `normalize`",
     Name.FIRST: "`first` is a bound that planning makes; a spec cannot read it",
     Name.LAST: "`last` is a bound that planning makes; a spec cannot read it",
     Name.RESIDUE: "`residue` is a class that planning makes; a spec cannot read it",
 }
 
 Refusal = tuple[Expr, str]
+
+
+def why_outside(name: Name) -> str:
+    """Why a pattern cannot read a symbol."""
+    return _WORDS_OUTSIDE[name]
 
 
 def check_affine(expr: Expr) -> Refusal | None:

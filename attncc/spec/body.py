@@ -32,6 +32,7 @@ class BodyResolver:
             for datum in statement.data if isinstance(statement, tree.Declaration) else ():
                 self.bindings.setdefault(datum.name.text, None)
         self.bindings |= {each.name: each for each in (Q, K, V, *declared)}
+        self.expressions.declared |= {each.name: each for each in declared}
         return declared
 
     def define(self, statements: tuple[tree.Statement, ...]) -> None:

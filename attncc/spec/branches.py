@@ -86,6 +86,7 @@ class BranchResolver:
         words = self.words.seen_from(bindings)
         expressions = ExpressionResolver(self.fields.source, words, self.errors)
         expressions.used = self.fields.expressions.used
+        expressions.declared = self.fields.expressions.declared
         for statement in branch.statements:
             if isinstance(statement, tree.Declaration | tree.Branch | tree.Require):
                 what = "data are declared" if isinstance(statement, tree.Declaration) else "this stands"

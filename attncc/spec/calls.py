@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import NoReturn
 
 from attncc.diagnostics import Label
+from attncc.spec.data import Data
 from attncc.spec.expr import (
+    AtRow,
     Call,
+    Const,
     Dot,
+    Entry,
     Expr,
     Merge,
     Output,
@@ -15,6 +19,7 @@ from attncc.spec.expr import (
     Reduce,
     Rotate,
     RowSum,
+    Token,
     Type,
     Width,
     type_of,
@@ -22,7 +27,7 @@ from attncc.spec.expr import (
 from attncc.spec.fields import FieldName
 from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, VECTOR_FUNCTIONS
 from attncc.spec.names import CONSTANTS, SYMBOLS, NameScope
-from attncc.spec.scope import Bindings, Bound, Function, Stop, data_of
+from attncc.spec.scope import Bindings, Bound, Function, Stop
 from attncc.spec.sides import Side, side_of
 from attncc.spec.words import nearest
 from attncc.syntax import tree
@@ -139,7 +144,7 @@ class CallScope(NameScope):
             helps = (f"write `{name}(k)`",)
             self.fail("E206", f"`{name}` takes one argument, but {_given(len(given))}", span, helps=helps)
         value = self.as_value(given[0], bindings, where)
-        side = side_of(value, data_of(bindings))
+        side = side_of(value, self.data(bindings))
         if side is not Side.COLUMN:
             found = "depends on no token" if side is Side.NONE else f"belongs to {side.value}"
             axes = ("declare it with an axis m, for instance `input g[B, H, m]`",) if side is not Side.PAIR else ()
@@ -198,18 +203,21 @@ class CallScope(NameScope):
             return self.as_value(function.body, inner, where)
 
     def _argument(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Bound:
-        """What a word is given: a value, or a function."""
+        """What a word is given: a value, a truth value of the data, a table, or a function."""
         match node:
             case tree.Lambda(parameter=parameter, body=body, span=span):
                 self.free_name(parameter)
                 return Function(parameter.text, span, parameter.text, body, bindings)
             case tree.Reference(name=name, span=span):
                 bound = bindings.get(name)
-                if isinstance(bound, Function):
+                if isinstance(bound, Function) or (isinstance(bound, Data) and not bound.is_token and bound.indexed):
                     return bound
                 functions = {*FUNCTIONS, *VECTOR_FUNCTIONS, *KEY_FUNCTIONS, *self.words.functions}
                 if name not in bindings and name not in SYMBOLS and name not in CONSTANTS and name in functions:
                     return Function(name, span)
+        given = self.expr(node, bindings, where)
+        if isinstance(given, Const | Token | Entry | AtRow) and type_of(given) is Type.BOOL:
+            return given
         return self.as_value(node, bindings, where)
 
     def _arguments(

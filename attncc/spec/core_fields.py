@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from attncc.diagnostics import Diagnostic, Label, Source, Span
-from attncc.spec.affine import check_affine
 from attncc.spec.channels import CHANNELS, by_channel
 from attncc.spec.data import Data, K, Q, Size, V
 from attncc.spec.expr import (
@@ -14,6 +13,7 @@ from attncc.spec.expr import (
     AtRow,
     Binary,
     BinaryOp,
+    Compare,
     Const,
     Dot,
     Entry,
@@ -31,10 +31,11 @@ from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.fields import FieldName
 from attncc.spec.fold import LARGEST_POSITION
 from attncc.spec.functions import FUNCTIONS
+from attncc.spec.listed import check_pattern, reads_listed
 from attncc.spec.model import Align, Spec
 from attncc.spec.parameters import ParameterResolver
 from attncc.spec.scope import Bindings, data_of
-from attncc.spec.sides import Side, side_of
+from attncc.spec.sides import Side, of_patterns_alone, reads_data, side_of
 from attncc.spec.widths import NoFit, demands_of, features_of
 from attncc.spec.words import Words, nearest
 from attncc.syntax import tree
@@ -77,6 +78,7 @@ class FieldResolver:
             value=self._value(fields, bindings),
         )
         self._check_affine(spec, fields)
+        self._check_tables(spec, bindings)
         self._check_row(spec, bindings)
         self._check_widths(spec, bindings)
         self._check_channels(spec, bindings)
@@ -202,7 +204,7 @@ class FieldResolver:
 
     def _check_positions(self, pattern: Expr) -> None:
         """Positions are whole numbers of 32 bits in kernels, and so must what is compared with them be."""
-        for node in walk(pattern):
+        for node in _without_listed(pattern):
             if isinstance(node, Const) and abs(node.value) > LARGEST_POSITION:
                 note = f"numbers in a pattern are compared with positions and must stay within {LARGEST_POSITION}"
                 label = Label(node.span or pattern.span or self.attention.span, f"this is {node.value}")
@@ -210,12 +212,33 @@ class FieldResolver:
 
     def _check_affine(self, spec: Spec, fields: dict[FieldName, tree.Field]) -> None:
         self._check_positions(spec.pattern)
-        found = None if self.errors else check_affine(spec.pattern)
+        found = None if self.errors else check_pattern(spec.pattern)
         if found is not None:
             term, reason = found
             labels = self._place(term.span, fields)
+            if reads_data(term):
+                self._error("E207", "a pattern cannot read this", *labels, notes=(reason,))
+                return
             notes = (reason, _AFFINE)
             self._error("E211", "the pattern is not affine in the positions", *labels, notes=notes)
+
+    def _check_tables(self, spec: Spec, bindings: Bindings) -> None:
+        """Tables of batch entries and of blocks are for patterns."""
+        for name, field in (
+            ("score", spec.score),
+            ("weight", spec.weight),
+            ("normalize", spec.normalizer),
+            ("value", spec.value),
+        ):
+            found = of_patterns_alone(field, data_of(bindings))
+            if found is not None:
+                label = Label(found.span or field.span or spec.span, "expected in `pattern`")
+                notes = (
+                    "a table with an axis B or of blocks says which pairs are related",
+                    "tables that weights read have axes H, d, e and whole numbers",
+                )
+                self._error("E207", f"`{found.name}` cannot be read in `{name}`", label, notes=notes)
+                return
 
     def _place(self, term: Span | None, fields: dict[FieldName, tree.Field]) -> tuple[Label, ...]:
         """A term of the pattern; one that lies in the prelude comes after the field that used it."""
@@ -297,6 +320,16 @@ class FieldResolver:
         self.errors.append(Diagnostic(code, message, labels, notes, helps))
 
 
+def _without_listed(pattern: Expr) -> Iterator[Expr]:
+    """What a pattern is made of, comparisons that read data aside."""
+    pending = [pattern]
+    while pending:
+        node = pending.pop()
+        if not (isinstance(node, Compare) and reads_listed(node)):
+            yield node
+            pending += children(node)
+
+
 def read_fields(spec: Spec) -> tuple[Expr, ...]:
     """The formulas that weights and values are made of: a score that none of them reads is not among them."""
     fields = (spec.weight, spec.normalizer, spec.value)
@@ -305,8 +338,8 @@ def read_fields(spec: Spec) -> tuple[Expr, ...]:
 
 
 def data_read(spec: Spec) -> frozenset[str]:
-    """The names of the data that weights and values are made of."""
-    fields = read_fields(spec)
+    """The names of the data that decide which pairs are related, and that weights and values are made of."""
+    fields = (spec.pattern, *read_fields(spec))
     return frozenset(node.name for expr in fields for node in walk(expr) if isinstance(node, Vector | Token | Entry))
 
 

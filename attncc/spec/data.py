@@ -26,14 +26,41 @@ class Size(Enum):
     VALUE_WIDTH = "e"
 
 
-Axis = Size | int
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """An axis of a table with one entry for each block of neighbouring rows or keys: ceil(n / width), ceil(m / width).
+
+    The last block may be shorter than the others.
+    """
+
+    size: Size
+    width: int
+
+    def count(self, length: int) -> int:
+        """How many blocks so many rows or keys make."""
+        return -(-length // self.width)
+
+
+Axis = Size | Blocks | int
+
+
+def axis_text(axis: Axis) -> str:
+    """An axis as a spec writes it."""
+    match axis:
+        case Size(value=letter):
+            return letter
+        case Blocks(size=size, width=width):
+            return f"ceil({size.value} / {width})"
+        case _:
+            return str(axis)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """A tensor that the emitted function takes.
 
-    Data with an axis n hold something for each query row, data with an axis m for each key, and others are tables.
+    Data with an axis n hold something for each query row, data with an axis m for each key, and others are tables. A
+    table with an axis B, which comes first, has entries of its own for each batch entry; no index is written for it.
     q is [B, H, n, d], k [B, H, m, d], v [B, H, m, e].
     """
 
@@ -41,6 +68,8 @@ class Data:
     role: Role
     axes: tuple[Axis, ...]
     whole: bool = False  # integers
+    truth: bool = False  # truth values
+    ascending: bool = False  # the caller promises that numbers of tokens never fall from one token to the next
     initial: float | None = None  # of a parameter; None draws from a normal distribution
     span: Span | None = field(default=None, compare=False, repr=False)
 
@@ -65,9 +94,24 @@ class Data:
         return self.is_token and self.axes[-1] not in (Size.QUERIES, Size.KEYS)
 
     @property
+    def is_real(self) -> bool:
+        """Whether it holds real numbers, which have gradients."""
+        return not self.whole and not self.truth
+
+    @property
     def is_full(self) -> bool:
         """Whether it holds real vectors with every axis, as q, k and v do."""
-        return self.is_vector and len(self.axes) == 4 and not self.whole
+        return self.is_vector and len(self.axes) == 4 and self.is_real
+
+    @property
+    def indexed(self) -> tuple[Axis, ...]:
+        """The axes of a table that an index is written for."""
+        return self.axes[1:] if self.axes[:1] == (Size.BATCH,) else self.axes
+
+    @property
+    def shape(self) -> str:
+        """The axes as a spec writes them."""
+        return ", ".join(map(axis_text, self.axes))
 
 
 Q = Data(name="q", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.QUERIES, Size.WIDTH))

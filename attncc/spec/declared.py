@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from keyword import iskeyword
 
 from attncc.diagnostics import Diagnostic, Label, Span
-from attncc.spec.data import OF_MODULES, RESERVED, Axis, Data, Role, Size
+from attncc.spec.axes import AxisResolver
+from attncc.spec.data import OF_MODULES, RESERVED, Axis, Blocks, Data, Role, Size, axis_text
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.scope import Bindings
 from attncc.spec.words import nearest, taken
 from attncc.syntax import tree
 
-_SIZES = {each.value: each for each in Size}
 _OF_CALL = (Size.BATCH, Size.QUERIES, Size.KEYS)  # what a module cannot know when it is made
+_WIDTHS = (Size.WIDTH, Size.VALUE_WIDTH)
+_TYPES = ("real", "int", "bool")
+_FACTS = ("ascending",)
 _LARGEST_INITIAL = 3.4028234e38
 _MOST_ENTRIES = 1 << 28  # of a parameter, in the axes whose lengths are known
 
@@ -23,6 +26,7 @@ class Declarations:
 
     def __init__(self, expressions: ExpressionResolver, errors: list[Diagnostic]) -> None:
         self.expressions = expressions
+        self.axes = AxisResolver(expressions, errors)
         self.errors = errors
 
     def of(self, statements: tuple[tree.Statement, ...], bindings: Bindings, names: Mapping[str, Span]) -> list[Data]:
@@ -62,7 +66,8 @@ class Declarations:
     def _datum(self, role: Role, datum: tree.Datum, bindings: Bindings) -> Data | None:
         name = datum.name.text
         axes = self._axes(role, datum, bindings)
-        whole = self._is_whole(role, datum)
+        type_ = self._type(role, datum)
+        facts = self._facts(datum)
         initial: float | None = None
         if datum.initial is not None:
             value = self.expressions.constant(datum.initial, bindings)
@@ -76,10 +81,19 @@ class Declarations:
                 label = Label(datum.initial.span, f"this is {initial:g}")
                 notes = ("learned numbers are of 32 bits, which end at 3.4e38",)
                 self._error("E218", f"the initial value of `{name}` is too large", label, notes=notes)
-        if axes is None or whole is None:
+        if axes is None or type_ is None or facts is None:
             return None
-        data = Data(name=name, role=role, axes=axes, whole=whole, initial=initial, span=datum.span)
-        return data if self._has_order(data, datum) else None
+        data = Data(
+            name=name,
+            role=role,
+            axes=axes,
+            whole=type_ == "int",
+            truth=type_ == "bool",
+            ascending="ascending" in facts,
+            initial=initial,
+            span=datum.span,
+        )
+        return data if self._has_order(data, datum) and self._has_sense(data, datum) else None
 
     def _axes(self, role: Role, datum: tree.Datum, bindings: Bindings) -> tuple[Axis, ...] | None:
         name = datum.name.text
@@ -91,10 +105,10 @@ class Declarations:
             return None
         axes: list[Axis] = []
         for node in datum.axes:
-            axis = self._axis(node, bindings)
+            axis = self.axes.axis(node, bindings)
             if axis is None:
                 return None
-            if role is Role.PARAMETER and axis in _OF_CALL:
+            if role is Role.PARAMETER and (axis in _OF_CALL or isinstance(axis, Blocks)):
                 note = "a parameter is made before any call; its axes are H, d, e and whole numbers"
                 label = Label(node.span, "known only at a call")
                 help_ = f"declare an input: `input {name}[…]`"
@@ -112,54 +126,88 @@ class Declarations:
             return None
         return tuple(axes)
 
-    def _axis(self, node: tree.Tree, bindings: Bindings) -> Axis | None:
-        match node:
-            case tree.Reference(name=name) if name in _SIZES and name not in bindings:
-                return _SIZES[name]
-            case tree.Reference(name=name, span=span) if name not in bindings:
-                helps = nearest(name, [*_SIZES, *bindings])
-                self._error("E201", f"there is no size `{name}`", Label(span, "unknown name"), helps=helps)
-                return None
-        value = self.expressions.constant(node, bindings)
-        if value is None:
-            return None
-        if not isinstance(value, int) or value < 1:
-            text = "expected a whole number of at least 1"
-            self._error("E218", f"an axis cannot have length {value}", Label(node.span, text))
-            return None
-        return value
-
-    def _is_whole(self, role: Role, datum: tree.Datum) -> bool | None:
+    def _type(self, role: Role, datum: tree.Datum) -> str | None:
+        """One of `_TYPES`."""
         match datum.type:
-            case None | tree.Identifier(text="real"):
-                return False
-            case tree.Identifier(text="int") if role is Role.INPUT:
-                return True
-            case tree.Identifier(text="int", span=span):
-                note = "whole numbers have no gradient"
-                self._error("E218", "a learned parameter is real", Label(span, "expected `real`"), notes=(note,))
-            case tree.Identifier(text=text, span=span):
-                label = Label(span, "expected `int` or `real`")
+            case None:
+                return "real"
+            case tree.Identifier(text=text, span=span) if text not in _TYPES:
+                label = Label(span, "expected `int`, `real` or `bool`")
                 self._error("E209", f"there is no type `{text}` for declared data", label)
-        return None
+                return None
+            case tree.Identifier(text="int" | "bool" as text, span=span) if role is Role.PARAMETER:
+                note = f"{'whole numbers' if text == 'int' else 'truth values'} have no gradient"
+                helps = (f"what the caller passes is an input: `input {datum.name.text}[…]: {text}`",)
+                label = Label(span, "expected `real`")
+                self._error("E218", "a learned parameter is real", label, notes=(note,), helps=helps)
+                return None
+            case tree.Identifier(text=text):
+                return text
+
+    def _facts(self, datum: tree.Datum) -> tuple[str, ...] | None:
+        """What the caller promises, some of `_FACTS`."""
+        found: list[str] = []
+        for fact in datum.facts:
+            if fact.text not in _FACTS:
+                helps = nearest(fact.text, _FACTS)
+                label = Label(fact.span, "expected `ascending`, or nothing")
+                self._error("E209", f"there is no fact `{fact.text}` for declared data", label, helps=helps)
+                return None
+            if fact.text in found:
+                self._error("E218", f"`{fact.text}` is said twice", Label(fact.span, "once is enough"))
+                return None
+            found.append(fact.text)
+        return tuple(found)
+
+    def _has_sense(self, data: Data, datum: tree.Datum) -> bool:
+        """Whether data of these axes can have their type and what is promised of them."""
+        if data.truth and data.is_vector:
+            note = "a truth value is one of each token; a vector is made of numbers"
+            shape = ", ".join(axis_text(axis) for axis in data.axes[:-1])
+            helps = (f"truth values: `{data.name}[{shape}]: bool`", f"numbers: `{data.name}[{data.shape}]: int`")
+            assert datum.type is not None
+            label = Label(datum.type.span, "expected `real` or `int`")
+            self._error("E218", f"`{data.name}` holds a vector for each token", label, notes=(note,), helps=helps)
+            return False
+        if not data.ascending:
+            return True
+        (fact,) = datum.facts
+        if data.role is Role.PARAMETER:
+            note = "what is learned changes with every step, so nothing can be promised of it"
+        elif data.truth:
+            note = "truth values have no order; whole and real numbers have"
+        elif not data.is_token:
+            note = f"`{data.name}` is a table; ascending are the numbers of tokens, along the axis n or m"
+        elif data.is_vector:
+            note = f"`{data.name}` holds a vector for each token; ascending are numbers"
+        else:
+            return True
+        helps = ("leave `ascending` out", f"numbers of keys: `{data.name}[B, m]: int ascending`")
+        label = Label(fact.span, "promised here")
+        self._error("E218", f"`{data.name}` cannot be ascending", label, notes=(note,), helps=helps)
+        return False
 
     def _has_order(self, data: Data, datum: tree.Datum) -> bool:
         """Whether the axes come as kernels read them: B, H, then n or m, then a width."""
-        widths = () if data.is_token else (Size.WIDTH, Size.VALUE_WIDTH)  # a matrix may be square
+        widths = () if data.is_token else _WIDTHS  # a matrix may be square
         sizes = [axis for axis in data.axes if isinstance(axis, Size) and axis not in widths]
         if len(set(sizes)) < len(sizes):
             twice = next(axis for axis in sizes if sizes.count(axis) > 1)
             self._error("E218", f"`{data.name}` has the axis `{twice.value}` twice", Label(datum.span, "here"))
             return False
         if not data.is_token:
-            if Size.BATCH not in data.axes:
-                return True
-            note = "a table is the same for every batch entry; what differs has an axis n or m"
-            self._error("E218", f"the table `{data.name}` has an axis B", Label(datum.span, "here"), notes=(note,))
-            return False
+            return self._is_table(data, datum)
         if data.is_row and data.is_column:
             note = "a number for every pair would be n × m numbers; give a vector or number for each row and each key"
             self._error("E218", f"`{data.name}` has an axis n and an axis m", Label(datum.span, "here"), notes=(note,))
+            return False
+        if blocks := [axis for axis in data.axes if isinstance(axis, Blocks)]:
+            letter = "n" if data.is_row else "m"
+            who = "row" if data.is_row else "key"
+            note = f"with an axis {letter} it holds something for each {who}; blocks are axes of tables"
+            message = f"`{data.name}` has an axis {letter} and an axis of blocks"
+            help_ = f"write `ceil({letter} / {blocks[0].width})` for both"
+            self._error("E218", message, Label(datum.span, "here"), notes=(note,), helps=(help_,))
             return False
         order = [Size.BATCH, Size.HEADS, Size.QUERIES if data.is_row else Size.KEYS]
         leading = [axis for axis in data.axes if axis in order]
@@ -171,6 +219,21 @@ class Declarations:
         helps = (f"numbers: `{data.name}[B, H, {letter}]`", f"vectors: `{data.name}[B, H, {letter}, d]`")
         self._error("E218", f"the axes of `{data.name}` are out of order", Label(datum.span, "here"), helps=helps)
         return False
+
+    def _is_table(self, data: Data, datum: tree.Datum) -> bool:
+        """Whether an axis B stands first, in a table of numbers."""
+        if Size.BATCH not in data.axes:
+            return True
+        if any(axis in _WIDTHS for axis in data.axes):
+            note = "a table of vectors is the same for every batch entry; what differs has an axis n or m"
+            self._error("E218", f"the table `{data.name}` has an axis B", Label(datum.span, "here"), notes=(note,))
+            return False
+        if data.axes[0] is not Size.BATCH:
+            shape = ", ".join(axis_text(axis) for axis in data.axes if axis is not Size.BATCH)
+            helps = (f"write `{data.name}[B, {shape}]`",)
+            self._error("E218", f"the axes of `{data.name}` are out of order", Label(datum.span, "here"), helps=helps)
+            return False
+        return True
 
     def _error(
         self, code: str, message: str, *labels: Label, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()

@@ -120,20 +120,28 @@ class Vector(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Token(Expr):
-    """The number that declared data hold for a token: at the query where they have an axis n, at the key for m."""
+    """What declared data hold for a token: at the query where they have an axis n, at the key for m.
+
+    A number, a whole one or not, or a truth value, which is a predicate.
+    """
 
     name: str
     whole: bool = False
+    truth: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Entry(Expr):
-    """An entry of declared data; a vector where one axis, that of the features, is left without an index."""
+    """An entry of declared data; a vector where one axis, that of the features, is left without an index.
+
+    A table with an axis B has no index for it: the entry is that of the pair's own batch entry.
+    """
 
     name: str
     indices: tuple[Expr, ...]
     is_vector: bool = False
     whole: bool = False
+    truth: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +413,15 @@ def varies_by_feature(expr: Expr) -> bool:
 def type_of(expr: Expr) -> Type:
     """The type of a well-typed expression."""
     match expr:
-        case Const(value=bool()) | Compare() | And() | Or() | Not():
+        case (
+            Const(value=bool())
+            | Compare()
+            | And()
+            | Or()
+            | Not()
+            | Token(truth=True)
+            | Entry(truth=True, is_vector=False)
+        ):
             return Type.BOOL
         case Binary() | Negate() | Call() | Select() | Indicator() if varies_by_feature(expr):
             return Type.VECTOR

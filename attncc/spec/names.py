@@ -6,7 +6,7 @@ import math
 from typing import NoReturn
 
 from attncc.diagnostics import Span
-from attncc.spec.data import Data, Size
+from attncc.spec.data import Axis, Blocks, Data, Size, axis_text
 from attncc.spec.expr import (
     MADE_BY_PLANNING,
     AtRow,
@@ -32,15 +32,15 @@ from attncc.spec.expr import (
 )
 from attncc.spec.fields import READABLE, WHY_NOT, FieldName
 from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, VECTOR_FUNCTIONS
-from attncc.spec.scope import Bindings, Bound, Function, Scope, Stop, data_of
-from attncc.spec.sides import Side, side_of
+from attncc.spec.scope import Bindings, Bound, Function, Scope, Stop
+from attncc.spec.sides import Side, reads_data, side_of
 from attncc.spec.text import text as expr_text
 from attncc.spec.words import nearest
 from attncc.syntax import tree
 
 SYMBOLS = {name.value: name for name in Name if name not in MADE_BY_PLANNING}
 CONSTANTS = {"pi": math.pi, "true": True, "false": False}
-_WITHOUT_DATA = (FieldName.PATTERN, FieldName.REQUIRE)
+_WITHOUT_VECTORS = (FieldName.PATTERN, FieldName.REQUIRE)
 _FIELDS = (FieldName.PATTERN, FieldName.SCORE, FieldName.WEIGHT, FieldName.NORMALIZE)
 _PAIRWISE = (FieldName.SCORE, FieldName.WEIGHT)
 
@@ -65,7 +65,7 @@ class NameScope(Scope):
                     return bound
         if name in CONSTANTS:
             return Const(CONSTANTS[name], span=span)
-        if name == "channel" and where not in _WITHOUT_DATA:
+        if name == "channel" and where not in _WITHOUT_VECTORS:
             return Channel(span=span)
         if name in SYMBOLS:
             if SYMBOLS[name] not in READABLE[where]:
@@ -99,25 +99,26 @@ class NameScope(Scope):
         if data.is_vector:
             return Vector(data.name, span=span)
         if data.is_token:
-            return Token(data.name, data.whole, span=span)
-        if not data.axes:
-            return Entry(data.name, (), whole=data.whole, span=span)
-        if all(axis in (Size.WIDTH, Size.VALUE_WIDTH) for axis in data.axes[1:]) and len(data.axes) == 1:
+            return Token(data.name, data.whole, data.truth, span=span)
+        if not data.indexed:
+            return Entry(data.name, (), whole=data.whole, truth=data.truth, span=span)
+        if len(data.indexed) == 1 and _may_be_vector(data):
             return Entry(data.name, (), is_vector=True, span=span)
-        index = ", ".join(_usual_index(axis) for axis in data.axes[: max(1, len(data.axes) - _vector_axes(data))])
-        shape = ", ".join(_axis_text(axis) for axis in data.axes)
+        index = ", ".join(map(_usual_index, data.indexed[: max(1, len(data.indexed) - _vector_axes(data))]))
         helps = (f"write `{data.name}[{index}]`",)
-        self.fail("E216", f"`{data.name}[{shape}]` needs its index", span, text="expected `[`", helps=helps)
+        self.fail("E216", f"`{data.name}[{data.shape}]` needs its index", span, text="expected `[`", helps=helps)
 
     def _check_data(self, data: Data, span: Span, where: FieldName, *, at_query: bool = False) -> None:
-        if where in _WITHOUT_DATA:
-            if data.name in ("q", "k", "v"):
-                side = "query" if data.is_row else "key"
-                message = f"`{data.name}` is a vector of the {side}, but a number is wanted here"
-                self.fail("E205", message, span, text="expected a number")
-            note = "the pattern speaks of positions, heads and lengths only"
-            if where is FieldName.REQUIRE:
-                note = "only parameters and constants are known when the spec is built"
+        if where in _WITHOUT_VECTORS and (data.is_vector or data.name in ("q", "k", "v")):
+            side = "query" if data.is_row else "key"
+            message = f"`{data.name}` is a vector of the {side}, but a number is wanted here"
+            helps: tuple[str, ...] = ()
+            if where is FieldName.PATTERN and data.name not in ("q", "k", "v"):
+                shape = ", ".join(map(axis_text, data.axes[:-1]))
+                helps = (f"declare a number for each {side}: `input {data.name}[{shape}]`",)
+            self.fail("E205", message, span, text="expected a number", helps=helps)
+        if where is FieldName.REQUIRE:
+            note = "only parameters and constants are known when the spec is built"
             self.fail("E207", f"`{data.name}` cannot be read in `{where.value}`", span, notes=(note,))
         if where is FieldName.NORMALIZE and data.is_column and not at_query:
             note = f"`{data.name}` belongs to one key; a normaliser is a number of the whole row"
@@ -132,12 +133,13 @@ class NameScope(Scope):
                 data = bindings[name]
                 assert isinstance(data, Data)
                 if data.is_token:
-                    own = Vector(data.name, span=span) if data.is_vector else Token(data.name, data.whole, span=span)
                     self._check_data(data, span, where, at_query=_is_query(node.indices[0]))
-                    return self._own(own, node, bindings, where)
+                    if data.is_vector:
+                        return self._own(Vector(data.name, span=span), node, bindings, where)
+                    return self._own(Token(data.name, data.whole, data.truth, span=span), node, bindings, where)
                 self._check_data(data, span, where)
                 expr = self._entry(data, node, bindings, where)
-                if len(expr.indices) < len(data.axes) - 1:
+                if len(expr.indices) < len(data.indexed) - _may_be_vector(data):
                     self._too_few(data, node, len(expr.indices))
                 return expr
             case tree.Reference(name=name) as values if self._is_of_token(bindings.get(name), bindings):
@@ -156,7 +158,7 @@ class NameScope(Scope):
 
     def _is_of_token(self, bound: Bound | None, bindings: Bindings) -> bool:
         """Whether a name stands for a value of each query or of each key."""
-        return isinstance(bound, Expr) and side_of(bound, data_of(bindings)) in (Side.ROW, Side.COLUMN)
+        return isinstance(bound, Expr) and side_of(bound, self.data(bindings)) in (Side.ROW, Side.COLUMN)
 
     def _own(self, value: Expr, node: tree.Index, bindings: Bindings, where: FieldName) -> Expr:
         """`u[i]` of what rows have, `w[j]` and `w[i]` of what keys have; `u[i, c]` is feature c of its vector.
@@ -164,7 +166,7 @@ class NameScope(Scope):
         The feature may depend on the other token. As a product with a vector that is 1 in one place and 0 elsewhere it
         is a matrix product like any other, and exact.
         """
-        of_keys = side_of(value, data_of(bindings)) is Side.COLUMN
+        of_keys = side_of(value, self.data(bindings)) is Side.COLUMN
         place = self.as_number(node.indices[0], bindings, where)
         if place == Symbol(Name.I):
             found: Expr | None = AtRow(value, span=node.span) if of_keys else value
@@ -188,12 +190,13 @@ class NameScope(Scope):
 
     def _entry(self, data: Data, node: tree.Index, bindings: Bindings, where: FieldName) -> Entry:
         """A table at some of its axes."""
-        if len(node.indices) > len(data.axes):
-            shape = ", ".join(_axis_text(axis) for axis in data.axes)
-            message = f"`{data.name}[{shape}]` has {_axes(len(data.axes))}, but {len(node.indices)} indices are given"
-            self.fail("E216", message, node.indices[len(data.axes)].span, text="one index too many")
+        if len(node.indices) > len(data.indexed):
+            most = len(data.indexed)
+            message = f"`{data.name}[{data.shape}]` has {_axes(data)}, but {len(node.indices)} indices are given"
+            notes = ("an entry of the batch has its own part of the table, without being asked",) * _has_batch(data)
+            self.fail("E216", message, node.indices[most].span, text="one index too many", notes=notes)
         indices: list[Expr] = []
-        for axis, index in zip(data.axes, node.indices, strict=False):
+        for axis, index in zip(data.indexed, node.indices, strict=False):
             place = self.as_number(index, bindings, where)
             self._check_whole(place, index.span)
             if isinstance(place, Const) and isinstance(axis, int) and not 0 <= place.value < axis:
@@ -201,8 +204,8 @@ class NameScope(Scope):
                 message = f"the axis has {axis} entries, but the index is {place.value}"
                 self.fail("E216", message, index.span, text=text)
             indices.append(place)
-        left = len(data.axes) - len(indices)
-        return Entry(data.name, tuple(indices), is_vector=left >= 1, whole=data.whole, span=node.span)
+        is_vector = len(indices) < len(data.indexed)
+        return Entry(data.name, tuple(indices), is_vector, data.whole, data.truth, span=node.span)
 
     def _check_whole(self, index: Expr, span: Span) -> None:
         if type_of(index) is not Type.INT:
@@ -211,10 +214,12 @@ class NameScope(Scope):
             self.fail("E216", message, span, text=text, helps=helps)
 
     def _too_few(self, data: Data, node: tree.Index, given: int) -> NoReturn:
-        shape = ", ".join(_axis_text(axis) for axis in data.axes)
-        note = "one axis may be left without an index: the features of a vector"
         count = "1 index is" if given == 1 else f"{given} indices are"
-        message = f"`{data.name}[{shape}]` has {_axes(len(data.axes))}, but only {count} given"
+        message = f"`{data.name}[{data.shape}]` has {_axes(data)}, but only {count} given"
+        if not _may_be_vector(data):
+            index = ", ".join([*(["…"] * given), *map(_usual_index, data.indexed[given:])])
+            self.fail("E216", message, node.span, helps=(f"write `{data.name}[{index}]`",))
+        note = "one axis may be left without an index: the features of a vector"
         self.fail("E216", message, node.span, notes=(note,), helps=("multiply a vector by a matrix with `x @ M[h]`",))
 
     def matrix_product(self, node: tree.Binary, bindings: Bindings, where: FieldName) -> Expr:
@@ -225,7 +230,7 @@ class NameScope(Scope):
             right = right.inner
         name = right.values if isinstance(right, tree.Index) else right
         data = bindings.get(name.name) if isinstance(name, tree.Reference) else None
-        if not isinstance(data, Data) or data.is_token:
+        if not isinstance(data, Data) or data.is_token or not _may_be_vector(data):
             text = "expected a declared matrix, such as `param W[H, d, 16]`"
             self.fail("E205", "`@` multiplies a vector by a matrix of declared data", node.right.span, text=text)
         self._check_data(data, node.right.span, where)
@@ -233,9 +238,8 @@ class NameScope(Scope):
         if isinstance(right, tree.Index):
             matrix = self._entry(data, right, bindings, where)
         if len(data.axes) - len(matrix.indices) != 2:
-            shape = ", ".join(_axis_text(axis) for axis in data.axes)
             left = len(data.axes) - len(matrix.indices)
-            message = f"a matrix has two axes, but {left} of `{data.name}[{shape}]` are left"
+            message = f"a matrix has two axes, but {left} of `{data.name}[{data.shape}]` are left"
             self.fail("E216", message, node.right.span, text="expected an index for all axes but two")
         return MatMul(vector, Entry(matrix.name, matrix.indices, is_vector=True, span=matrix.span), span=node.span)
 
@@ -252,8 +256,9 @@ class NameScope(Scope):
             constants.append(expr.value)
         place = self.as_number(index, bindings, where)
         read = sorted(name.value for name in names_in(place) - {Name.HEAD, Name.HEADS})
-        if type_of(place) is not Type.INT or read:
+        if type_of(place) is not Type.INT or read or reads_data(place):
             found = f"this reads `{read[0]}`" if read else "this is a real number"
+            found = found if read or not reads_data(place) else "this reads data"
             text = "expected a whole number made of `h` and `H`"
             self.fail("E216", f"a list is indexed by the head, but {found}", index.span, text=text)
         if isinstance(place, Const):
@@ -316,16 +321,29 @@ def _least(index: Expr) -> int:
             return 0
 
 
-def _axis_text(axis: Size | int) -> str:
-    return axis.value if isinstance(axis, Size) else str(axis)
+def _axes(data: Data) -> str:
+    count = len(data.indexed)
+    return f"{count} {'axis' if count == 1 else 'axes'}{' beside B' * _has_batch(data)}"
 
 
-def _axes(count: int) -> str:
-    return "1 axis" if count == 1 else f"{count} axes"
+def _has_batch(data: Data) -> bool:
+    return len(data.indexed) < len(data.axes)
 
 
-def _usual_index(axis: Size | int) -> str:
-    return "h" if axis is Size.HEADS else "…"
+def _may_be_vector(data: Data) -> bool:
+    """Whether one axis of a table may be that of features: it holds numbers, for every call the same."""
+    blocks = any(isinstance(axis, Blocks) for axis in data.axes)
+    return not (data.truth or blocks or _has_batch(data))
+
+
+def _usual_index(axis: Axis) -> str:
+    match axis:
+        case Size.HEADS:
+            return "h"
+        case Blocks(size=size, width=width):
+            return f"{'i' if size is Size.QUERIES else 'j'} // {width}"
+        case _:
+            return "…"
 
 
 def _vector_axes(data: Data) -> int:

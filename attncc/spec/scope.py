@@ -64,10 +64,17 @@ class Scope(ABC):
         self.words = words
         self.errors = errors
         self.used: set[str] = set()  # the words that were expanded
+        self.declared: dict[
+            str, Data
+        ] = {}  # what the attention declares, which words see through their arguments alone
         self._open: list[str] = []  # the words being expanded, outermost first
         self._calls: list[Span] = []  # where each of them was called
         self._depth = 0
         self._sizes: dict[int, tuple[Expr, int, int, int]] = {}  # by identity
+
+    def data(self, bindings: Bindings) -> dict[str, Data]:
+        """The declared data that a value may be made of, whether or not their names are known here."""
+        return self.declared | data_of(bindings)
 
     @abstractmethod
     def expr(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:

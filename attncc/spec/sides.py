@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from attncc.spec.data import Data
+from attncc.spec.data import Blocks, Data, Size
 from attncc.spec.expr import (
     AtRow,
     Binary,
@@ -78,6 +78,16 @@ def join(one: Side, other: Side) -> Side:
     if one is other or other is Side.NONE:
         return one
     return other if one is Side.NONE else Side.PAIR
+
+
+def of_patterns_alone(expr: Expr, data: Mapping[str, Data]) -> Entry | None:
+    """An entry of a table that only patterns may read: one with an axis B, or of blocks."""
+    for node in walk(expr):
+        if isinstance(node, Entry):
+            axes = data[node.name].axes
+            if Size.BATCH in axes or any(isinstance(axis, Blocks) for axis in axes):
+                return node
+    return None
 
 
 def reads_data(expr: Expr) -> bool:

@@ -124,7 +124,7 @@ def _even(node: Expr, width: Features | None) -> Iterator[Demand]:
         raise NoFit(node, "nothing says how many features this has", "expected a vector of a token or of data")
     if isinstance(width.axis, Size):
         yield Demand(width.axis, width.data, even=True)
-    elif width.axis % 2:
+    elif isinstance(width.axis, int) and width.axis % 2:
         message = f"a rotation turns pairs of features, but there are {width.axis}"
         raise NoFit(node, message, "expected an even number of features")
 

@@ -83,10 +83,12 @@ def bracketed(cursor: Cursor, items: Sequence[Written | tree.Parameter]) -> Docu
 
 
 def parameter(cursor: Cursor, node: tree.Parameter | tree.Datum) -> Document:
-    """`: type = default`, what stands before it having been taken."""
+    """`: type facts = default`, what stands before it having been taken."""
     parts: list[Document] = []
     if node.type is not None:
         parts += [cursor.gap(NOTHING), cursor.token(), cursor.spaced()]
+    for _ in node.facts if isinstance(node, tree.Datum) else ():
+        parts.append(cursor.spaced())
     value = node.default if isinstance(node, tree.Parameter) else node.initial
     if value is not None:
         parts.append(assigned(cursor, value))

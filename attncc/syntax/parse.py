@@ -329,8 +329,12 @@ class _Builder(Transformer[Token, Any]):
     def datum(self, meta: Meta, parts: list[Any]) -> tree.Datum:
         axes = next((part.items for part in parts[1:] if isinstance(part, _Axes)), None)
         type_ = next((part.value for part in parts[1:] if isinstance(part, _Type)), None)
-        initial = next((part for part in parts[1:] if not isinstance(part, _Type | _Axes)), None)
-        return tree.Datum(self._identifier(parts[0]), axes, type_, initial, span=self._span(meta))
+        facts = next((part.names for part in parts[1:] if isinstance(part, _Facts)), ())
+        initial = next((part for part in parts[1:] if not isinstance(part, _Type | _Facts | _Axes)), None)
+        return tree.Datum(self._identifier(parts[0]), axes, type_, facts, initial, span=self._span(meta))
+
+    def facts(self, _meta: Meta, parts: list[Token]) -> _Facts:
+        return _Facts(tuple(map(self._identifier, parts)))
 
     def axes(self, _meta: Meta, parts: list[Any]) -> _Axes:
         return _Axes(tuple(parts))
@@ -383,6 +387,13 @@ class _Axes:
 
     def __init__(self, items: tuple[tree.Tree, ...]) -> None:
         self.items = items
+
+
+class _Facts:
+    """Marks what is promised of declared data among the parts of a declaration."""
+
+    def __init__(self, names: tuple[tree.Identifier, ...]) -> None:
+        self.names = names
 
 
 class _Type:

@@ -203,11 +203,12 @@ class Require(Node):
 
 @dataclass(frozen=True, slots=True)
 class Datum(Node):
-    """`name[axes]: type = initial`; axes, type and initial value may be absent."""
+    """`name[axes]: type facts = initial`; all but the name may be absent."""
 
     name: Identifier
     axes: tuple[Tree, ...] | None
     type: Identifier | None
+    facts: tuple[Identifier, ...]
     initial: Tree | None
 
 

@@ -72,7 +72,9 @@ class _Grower:
 
     def datum(self) -> tree.Datum:
         axes = self.maybe(lambda: self.some(self.expression))
-        return tree.Datum(self.name(), axes, self.maybe(self.name), self.maybe(self.expression), span=_HERE)
+        type_ = self.maybe(self.name)
+        facts = () if type_ is None else self.some(self.name, 0, 2)
+        return tree.Datum(self.name(), axes, type_, facts, self.maybe(self.expression), span=_HERE)
 
     def expression(self) -> tree.Tree:
         match self.kind("conditional", "exists"):
@@ -231,10 +233,10 @@ def _statement(node: object) -> Iterator[str]:
             yield name.text
             yield from () if type_ is None else (":", type_.text)
             yield from () if default is None else ("=", *tokens(default))
-        case tree.Datum(name=name, axes=axes, type=type_, initial=initial):
+        case tree.Datum(name=name, axes=axes, type=type_, facts=facts, initial=initial):
             yield name.text
             yield from () if axes is None else ("[", *_separated(axes), "]")
-            yield from () if type_ is None else (":", type_.text)
+            yield from () if type_ is None else (":", type_.text, *(each.text for each in facts))
             yield from () if initial is None else ("=", *tokens(initial))
         case tree.Field(name=name, value=value):
             yield from (name.text, "=", *tokens(value))

@@ -16,7 +16,7 @@ from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
 from attncc.plan.model import Mixture, Plan
-from attncc.spec.data import Data, Size
+from attncc.spec.data import Axis, Data, Size
 from attncc.spec.expr import (
     AtRow,
     Channel,
@@ -185,7 +185,7 @@ class Prologue:
                     print_check(tokens, self.operands.data, source, given, place)
 
 
-def indexed(entry: Entry, data: Data, features: int = 0) -> list[tuple[Expr, Size | int, int]]:
+def indexed(entry: Entry, data: Data, features: int = 0) -> list[tuple[Expr, Axis, int]]:
     """The indices of an entry, each with the axis that it is for and the axis's place."""
     axes = list(enumerate(data.axes))
     if len(entry.indices) + features < len(axes) and data.axes[0] is Size.BATCH:

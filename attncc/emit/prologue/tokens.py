@@ -12,7 +12,7 @@ from attncc.emit.writer import Writer
 from attncc.graph.core import TAKEN_NAMES, Kind
 from attncc.graph.widths import width_of
 from attncc.plan.model import Plan
-from attncc.spec.data import Data, Size
+from attncc.spec.data import Axis, Data, Size
 from attncc.spec.expr import (
     AtRow,
     Binary,
@@ -282,7 +282,7 @@ class TokenWriter(ExpressionWriter):
             self._bind(key, f"{entry.name}_entry", looked)
         return self._named[key]
 
-    def checked(self, name: str, index: Expr, axis: Size | int, place: int, *, of_distance: bool) -> str:
+    def checked(self, name: str, index: Expr, axis: Axis, place: int, *, of_distance: bool) -> str:
         """The text of an index, after a line that refuses it where it lies outside its axis."""
         outer, self._of_distance = self._of_distance, of_distance
         written = self.write(index)
@@ -312,7 +312,7 @@ class TokenWriter(ExpressionWriter):
         return f"distance, {low}, {high}"
 
 
-def _view(free: tuple[Size | int, ...], features: int) -> str:
+def _view(free: tuple[Axis, ...], features: int) -> str:
     """The index that gives a table of heads or batch entries the axes of tokens."""
     if not free:
         return ""
