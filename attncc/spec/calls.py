@@ -7,11 +7,10 @@ from typing import NoReturn
 from attncc.diagnostics import Label
 from attncc.spec.data import Data
 from attncc.spec.expr import (
-    AtRow,
+    FALSE,
+    TRUE,
     Call,
-    Const,
     Dot,
-    Entry,
     Expr,
     Merge,
     Output,
@@ -19,7 +18,6 @@ from attncc.spec.expr import (
     Reduce,
     Rotate,
     RowSum,
-    Token,
     Type,
     Width,
     type_of,
@@ -27,7 +25,7 @@ from attncc.spec.expr import (
 from attncc.spec.fields import FieldName
 from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, VECTOR_FUNCTIONS
 from attncc.spec.names import CONSTANTS, SYMBOLS, NameScope
-from attncc.spec.scope import Bindings, Bound, Function, Stop
+from attncc.spec.scope import Bindings, Bound, Function, Stop, is_truth
 from attncc.spec.sides import Side, side_of
 from attncc.spec.words import nearest
 from attncc.syntax import tree
@@ -216,7 +214,7 @@ class CallScope(NameScope):
                 if name not in bindings and name not in SYMBOLS and name not in CONSTANTS and name in functions:
                     return Function(name, span)
         given = self.expr(node, bindings, where)
-        if isinstance(given, Const | Token | Entry | AtRow) and type_of(given) is Type.BOOL:
+        if is_truth(given) or given in (TRUE, FALSE):
             return given
         return self.as_value(node, bindings, where)
 
@@ -263,7 +261,8 @@ class CallScope(NameScope):
                 continue
             if not isinstance(bound, Expr) or type_of(bound) is not Type.INT:
                 declared = Label(parameter.span, "declared here")
-                found = "a real one" if isinstance(bound, Expr) and type_of(bound) is Type.REAL else "none"
+                kinds = {Type.REAL: "a real one", Type.BOOL: "a truth value"}
+                found = kinds.get(type_of(bound), "none") if isinstance(bound, Expr) else "none"
                 message = f"`{word.text}` wants a whole number for `{name}`, but this is {found}"
                 self.fail("E209", message, span, declared, text="expected a whole number")
         return inner

@@ -36,6 +36,7 @@ from attncc.spec.model import Align, Spec
 from attncc.spec.parameters import ParameterResolver
 from attncc.spec.scope import Bindings, data_of
 from attncc.spec.sides import Side, of_patterns_alone, reads_data, side_of
+from attncc.spec.text import text as expr_text
 from attncc.spec.widths import NoFit, demands_of, features_of
 from attncc.spec.words import Words, nearest
 from attncc.syntax import tree
@@ -217,7 +218,7 @@ class FieldResolver:
             term, reason = found
             labels = self._place(term.span, fields)
             if reads_data(term):
-                self._error("E207", "a pattern cannot read this", *labels, notes=(reason,))
+                self._error("E207", f"`{expr_text(term)}` cannot be read in `pattern`", *labels, notes=(reason,))
                 return
             notes = (reason, _AFFINE)
             self._error("E211", "the pattern is not affine in the positions", *labels, notes=notes)

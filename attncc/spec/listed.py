@@ -64,7 +64,7 @@ def _check_listed(expr: Expr) -> Refusal | None:
         case Symbol(name=name) if name not in PATTERN_NAMES:
             return expr, why_outside(name)
         case Dot() | Reduce():
-            return expr, "a dot product is a number of vectors; a pattern reads numbers that are passed with the call"
+            return expr, "it is made of vectors; a pattern reads numbers that are passed with the call"
         case OverKeys(function=function):
             return expr, f"`{function}` runs over all keys; a pattern reads numbers that are passed with the call"
         case (
@@ -78,9 +78,9 @@ def _check_listed(expr: Expr) -> Refusal | None:
             | Merge()
             | Entry(is_vector=True)
         ):
-            return expr, "a vector is no part of a pattern, which reads numbers that are passed with the call"
+            return expr, "it is a vector; a pattern reads numbers that are passed with the call"
         case RowSum() | Local():
             return expr, "it is known only after the weights; a pattern reads numbers that are passed with the call"
-        case Let(name=name, value=value) if (found := _check_listed(value)) is not None:
-            return expr, f"`{name}`: {found[1]}"
+        case Let(value=value) if (found := _check_listed(value)) is not None:
+            return expr, found[1]
     return next((refusal for refusal in map(_check_listed, children(expr)) if refusal is not None), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NoReturn
 
 from attncc.diagnostics import Span
@@ -20,6 +21,7 @@ from attncc.spec.expr import (
     Entry,
     Expr,
     Indicator,
+    Let,
     MatMul,
     Name,
     Symbol,
@@ -62,7 +64,8 @@ class NameScope(Scope):
                     self.fail("E206", f"`{name}` is a function and needs its argument", span, text=text)
                 case Expr() as bound:
                     self._check_readable(bound, name, span, where)
-                    return bound
+                    is_let = isinstance(bound, Let) and where is FieldName.PATTERN
+                    return replace(bound, span=span) if is_let else bound  # what a pattern may not read is shown there
         if name in CONSTANTS:
             return Const(CONSTANTS[name], span=span)
         if name == "channel" and where not in _WITHOUT_VECTORS:
@@ -140,7 +143,7 @@ class NameScope(Scope):
                 self._check_data(data, span, where)
                 expr = self._entry(data, node, bindings, where)
                 if len(expr.indices) < len(data.indexed) - _may_be_vector(data):
-                    self._too_few(data, node, len(expr.indices))
+                    self._too_few(data, node, expr.indices)
                 return expr
             case tree.Reference(name=name) as values if self._is_of_token(bindings.get(name), bindings):
                 return self._own(self.reference(values, bindings, where), node, bindings, where)
@@ -210,14 +213,16 @@ class NameScope(Scope):
     def _check_whole(self, index: Expr, span: Span) -> None:
         if type_of(index) is not Type.INT:
             helps = ("round it: `floor(…)`",)
+            if isinstance(index, Binary) and index.op is BinaryOp.DIVIDE:
+                helps = (f"round it down: `{expr_text(replace(index, op=BinaryOp.FLOOR_DIVIDE))}`",)
             text, message = "expected a whole number", "an index is a whole number, but this is a real one"
             self.fail("E216", message, span, text=text, helps=helps)
 
-    def _too_few(self, data: Data, node: tree.Index, given: int) -> NoReturn:
-        count = "1 index is" if given == 1 else f"{given} indices are"
+    def _too_few(self, data: Data, node: tree.Index, given: tuple[Expr, ...]) -> NoReturn:
+        count = "1 index is" if len(given) == 1 else f"{len(given)} indices are"
         message = f"`{data.name}[{data.shape}]` has {_axes(data)}, but only {count} given"
         if not _may_be_vector(data):
-            index = ", ".join([*(["…"] * given), *map(_usual_index, data.indexed[given:])])
+            index = ", ".join([*map(expr_text, given), *map(_usual_index, data.indexed[len(given) :])])
             self.fail("E216", message, node.span, helps=(f"write `{data.name}[{index}]`",))
         note = "one axis may be left without an index: the features of a vector"
         self.fail("E216", message, node.span, notes=(note,), helps=("multiply a vector by a matrix with `x @ M[h]`",))

@@ -11,12 +11,14 @@ from typing import NoReturn
 from attncc.diagnostics import Diagnostic, Label, Source, Span
 from attncc.spec.data import Data, K, Q, Size, V
 from attncc.spec.expr import (
+    AtRow,
     Channel,
     Entry,
     Expr,
     Let,
     MatMul,
     Rotate,
+    Token,
     Type,
     Vector,
     children,
@@ -111,9 +113,15 @@ class Scope(ABC):
         """A number or a vector."""
         expr = self.expr(node, bindings, where)
         if type_of(expr) is Type.BOOL:
-            help_ = "write `[…]` around a predicate to get 1 where it holds and 0 elsewhere"
-            label = "expected a number, found a predicate"
-            self.fail("E204", "a number is wanted here, but this is a predicate", node.span, text=label, helps=(help_,))
+            found, text = "this is a predicate", "expected a number, found a predicate"
+            helps = ["write `[…]` around a predicate to get 1 where it holds and 0 elsewhere"]
+            if is_truth(expr):
+                name = expr_text(expr)
+                found, text = f"`{name}` holds truth values", "expected a number, found a truth value"
+                helps = [f"write `[{name}]`, which is 1 where it holds and 0 elsewhere", f"`{name}` is a predicate"]
+            elif where is FieldName.LET:
+                helps.append("a predicate gets a name as a pattern: `pattern name = …`")
+            self.fail("E204", f"a number is wanted here, but {found}", node.span, text=text, helps=tuple(helps))
         return expr
 
     def as_vector(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
@@ -211,6 +219,11 @@ class Scope(ABC):
             return (place, *others, *(label for label in used if label.span != place.span))
         text = place.text or "here"
         return (Label(own[-1], "in this use"), Label(place.span, text), *others)
+
+
+def is_truth(expr: Expr) -> bool:
+    """Whether a predicate is what the data themselves say."""
+    return isinstance(expr, Token | Entry | AtRow) and type_of(expr) is Type.BOOL
 
 
 def data_of(bindings: Bindings) -> dict[str, Data]:

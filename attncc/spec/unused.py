@@ -38,13 +38,13 @@ def faults_of(word: tree.Word | tree.SimilarityWord, resolve: Resolve) -> list[D
 
 
 def _samples(parameter: tree.Parameter) -> tuple[tree.NamedArgument, ...]:
-    """A number, a vector and a function, where the parameter's type leaves it open."""
+    """A number, a vector, a function and a truth value, where the parameter's type leaves it open."""
     if parameter.type is not None:
         return (_number(parameter),)
     name = parameter.name
     itself = tree.Lambda(name, tree.Reference(name.text, span=name.span), span=name.span)
-    vector = tree.Reference("q", span=name.span)
-    return (_number(parameter), *(tree.NamedArgument(name, each, span=name.span) for each in (vector, itself)))
+    vector, truth = tree.Reference("q", span=name.span), tree.Reference("true", span=name.span)
+    return (_number(parameter), *(tree.NamedArgument(name, each, span=name.span) for each in (vector, itself, truth)))
 
 
 def _number(parameter: tree.Parameter) -> tree.NamedArgument:

@@ -192,7 +192,7 @@ def _no_statement(mistake: Mistake) -> Diagnostic:
 
 
 def data(mistake: Mistake) -> Diagnostic | None:
-    """`param table(H)` and `input a b`."""
+    """`param table(H)`, `input a b` and `input a[B, m] ascending`."""
     first, found, previous = mistake.first, mistake.found, mistake.previous
     if first.kind not in ("PARAM", "INPUT") or previous is None or mistake.open_bracket is not None:
         return None
@@ -201,6 +201,9 @@ def data(mistake: Mistake) -> Diagnostic | None:
     if found.kind == "LPAR":
         helps = (f"write `{first.text} {previous.text}[…]`",)
         return error("axes stand in square brackets", found.span, "expected `[`", helps=helps)
+    if found.text == "ascending":
+        helps = ("say what is ascending: `: int ascending`, or `: real ascending`",)
+        return error("a type comes before `ascending`", found.span, "expected `:`", helps=helps)
     return error(f"`{found.text}` does not fit here", found.span, "expected `,`", helps=("separate names with `,`",))
 
 
