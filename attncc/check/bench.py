@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from attncc.check.drawn import drawn
 from attncc.check.fit import whole_values
 from attncc.check.given import output_width
 from attncc.check.rivals import Attention, rivals
@@ -149,16 +150,21 @@ def _inputs(spec: Spec, setting: Setting, where: torch.device) -> _Inputs:
     dtype = getattr(torch, setting.dtype)
     case = Case(**{name: getattr(setting, name) for name in sizes}, m=setting.n, dtype=dtype, name="bench")
     generator = torch.Generator(device="cpu").manual_seed(0)
+    read = drawn(spec, case)
 
-    def drawn(declared: Data) -> Tensor:
+    def made(declared: Data) -> Tensor:
         shape = shape_of(declared, case)
+        if declared.name in read:
+            return read[declared.name].to(where)
+        if declared.truth:
+            return (torch.randint(2, shape, generator=generator) > 0).to(where)
         if declared.whole:
             values = torch.tensor(whole_values(spec).get(declared.name, range(8)))
             return values[torch.randint(0, len(values), shape, generator=generator)].to(where)
         values = torch.randn(shape, generator=generator) * (1.0 if declared.is_token else 0.5)
         return values.to(where, dtype).requires_grad_(setting.backward)
 
-    data = tuple(map(drawn, spec.data))
+    data = tuple(map(made, spec.data))
     width = output_width(spec, {each.name: torch.Size(shape_of(each, case)) for each in spec.data})
     d_out = torch.randn(setting.batch, setting.heads, setting.n, width or setting.e, generator=generator)
     return _Inputs(data, d_out.to(where, dtype))

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from attncc.check.drawn import drawn
 from attncc.check.fit import whole_values
 from attncc.check.given import output_width
 from attncc.check.oracle import dense
@@ -38,10 +39,13 @@ def gradient_name(name: str) -> str:
 def inputs_of(spec: Spec, case: Case, device: torch.device | str = "cpu") -> Tensors:
     """What a spec is called with in a case, and the gradients of its outputs."""
     shapes = {each.name: torch.Size(shape_of(each, case)) for each in spec.data}
-    inputs = make_inputs(case, device, spec.data, output_width(spec, shapes))
+    given = drawn(spec, case)
+    inputs = make_inputs(case, device, spec.data, output_width(spec, shapes), given)
     for name, values in whole_values(spec).items():  # drawn anew where most would lie outside a table
-        inputs[name] = torch.tensor(values, device=device)[inputs[name] % len(values)]
-    return inputs
+        if name not in given:
+            inputs[name] = torch.tensor(values, device=device)[inputs[name] % len(values)]
+    unsorted = [each.name for each in spec.data if each.ascending and each.name not in given]
+    return inputs | {name: inputs[name].sort(-1).values for name in unsorted}
 
 
 _LEAST_KEYS = "_LEAST_KEYS"  # of a module: the least number of keys whose pattern runs in pieces
@@ -95,7 +99,7 @@ def attention_of(module: Module, form: str | None, with_lse: bool) -> Attention:
 
 def run(attention: Attention, spec: Spec, case: Case, inputs: Mapping[str, Tensor]) -> Tensors:
     """out, lse if there is one, and the gradients of sum(out · g_out) + sum(lse · g_lse) by all data that are real."""
-    data = {each.name: inputs[each.name].detach().requires_grad_(not each.whole) for each in spec.data}
+    data = {each.name: inputs[each.name].detach().requires_grad_(each.is_real) for each in spec.data}
     results = attention(*data.values(), **arguments(case, inputs))
     leaves = {name: each for name, each in data.items() if each.requires_grad}
     upstream = [inputs[name] for name in (G_OUT, G_LSE)]
@@ -118,5 +122,5 @@ def run_dense(
         result = dense(spec, *data, dtype=dtype, **keywords)
         return (result.out,) if result.lse is None or not with_lse else (result.out, result.lse)
 
-    real = [each.name for each in spec.data if not each.whole]
+    real = [each.name for each in spec.data if each.is_real]
     return run(attention, spec, case, {**inputs, **{name: inputs[name].to(dtype) for name in (*real, G_OUT)}})

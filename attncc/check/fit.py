@@ -11,7 +11,7 @@ import torch
 from attncc.check.given import check_widths, fields_read, sides_of
 from attncc.check.oracle import OutsideTable, dense
 from attncc.check.sizes import Case, arguments, cases, per_batch, shape_of
-from attncc.spec.data import Size
+from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     TRUE,
     AtRow,
@@ -24,6 +24,7 @@ from attncc.spec.expr import (
     Let,
     Name,
     Negate,
+    Or,
     Reduce,
     Symbol,
     Vector,
@@ -73,8 +74,8 @@ def fits(spec: Spec, case: Case) -> bool:
 
 def fits_everywhere(spec: Spec, case: Case) -> bool:
     """Whether indices lie in their tables for every row, key and distance of the call, related or not."""
-    branches = tuple((name, replace(each, pattern=TRUE)) for name, each in spec.branches)
-    everywhere = replace(spec, pattern=TRUE, branches=branches)
+    branches = tuple((name, replace(each, pattern=Or((each.pattern, TRUE)))) for name, each in spec.branches)
+    everywhere = replace(spec, pattern=Or((spec.pattern, TRUE)), branches=branches)  # its indices are looked at
     return fits(everywhere, replace(case, n=max(case.n, 1), m=max(case.m, 1), kv_lengths=None))
 
 
@@ -94,7 +95,13 @@ def _zeros(spec: Spec, case: Case, wholes: dict[str, int] | None = None) -> Iter
         wholes = {name: values[0] for name, values in whole_values(spec).items()}
     for each in spec.data:
         shape = shape_of(each, case)
-        yield torch.full(shape, wholes.get(each.name, 0)) if each.whole else torch.zeros(shape, dtype=torch.float64)
+        match each:
+            case Data(whole=True):
+                yield torch.full(shape, wholes.get(each.name, 0))
+            case Data(truth=True):
+                yield torch.zeros(shape, dtype=torch.bool)
+            case _:
+                yield torch.zeros(shape, dtype=torch.float64)
 
 
 @lru_cache(maxsize=64)
@@ -147,7 +154,7 @@ def _shortened(case: Case, n: int) -> Case:
 
 def reads_tables(spec: Spec) -> bool:
     """Whether declared data are indexed by something else than the head along the axis of heads, or keys by queries."""
-    axes = {each.name: each.axes for each in spec.data}
+    axes = {each.name: each.indexed for each in spec.data}
     return any(isinstance(node, AtRow) for node in _nodes(spec)) or any(
         index != Symbol(Name.HEAD) or axis is not Size.HEADS
         for node in _nodes(spec)

@@ -22,7 +22,7 @@ def dense_nearby(
     spec: Spec, case: Case, inputs: Mapping[str, Tensor], with_lse: bool
 ) -> Iterator[tuple[Tensors, Tensors]]:
     """The exact results and those in the case's own dtype, for each of the inputs."""
-    real = [each.name for each in spec.data if not each.whole]
+    real = [each.name for each in spec.data if each.is_real]
     for seed in range(RUNS):
         moved = {**inputs, **{name: _moved(inputs[name], seed) for name in real}}
         yield (

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from attncc.check.calls import Module, attention_of, gradient_name, inputs_of, offers_lse, run, run_dense
+from attncc.check.drawn import uses_of
 from attncc.check.fit import fits, fitted, lengths_of_tables, reads_tables
 from attncc.check.given import fields_read
-from attncc.check.oracle import related
+from attncc.check.oracle import OutsideTable, related
 from attncc.check.report import Property
 from attncc.check.sizes import G_OUT, Case, arguments
 from attncc.spec.data import Data, Role, Size
@@ -29,13 +30,14 @@ def causality(
     if case is None:
         return None
     n, cut = case.n, (case.n * 41 + 69) // 70
-    pairs = related(spec, n, n, heads[0], width=case.d, device=device)
+    inputs = inputs_of(spec, case, device)
+    pairs = related(spec, n, n, heads[0], batch=case.batch, width=case.d, device=device, data=inputs)
     if pairs.triu(1).any():
         return None
-    inputs = inputs_of(spec, case, device)
     attention = attention_of(module, form, with_lse=False)
-    keys = [each for each in spec.data if each.is_column and not each.whole]
-    data = {each.name: inputs[each.name].requires_grad_(not each.whole) for each in spec.data}
+    decides = uses_of(spec)  # other data of later keys could relate them
+    keys = [each for each in spec.data if each.is_column and each.is_real and each.name not in decides]
+    data = {each.name: inputs[each.name].requires_grad_(each.is_real) for each in spec.data}
     out = attention(*data.values())[0][:, :, :cut]
     wanted = [data[each.name] for each in keys]
     gradients = torch.autograd.grad(out, wanted, inputs[G_OUT][:, :, :cut], materialize_grads=True)
@@ -71,10 +73,12 @@ def empty_rows(
         return None
     inputs = inputs_of(spec, case, device)
     lengths = inputs["kv_lengths"]
-    pairs = related(spec, case.n, case.m, heads[0], batch=2, kv_lengths=lengths, width=case.d, device=device)
+    pairs = related(
+        spec, case.n, case.m, heads[0], batch=2, kv_lengths=lengths, width=case.d, device=device, data=inputs
+    )
     empty = ~pairs.any(-1)
     found = run(attention_of(module, form, with_lse=False), spec, case, inputs)
-    rows = {gradient_name(each.name): _of_rows(each, empty) for each in spec.data if each.is_row and not each.whole}
+    rows = {gradient_name(each.name): _of_rows(each, empty) for each in spec.data if each.is_row and each.is_real}
     wrong = [name for name, at in ({"out": empty} | rows).items() if (found[name][at] != 0).any()]
     text = f"not exactly 0: {', '.join(wrong)}" if wrong else f"{int(empty.sum())} rows give exactly 0"
     return Property("rows without keys", form, not wrong, f"{form or 'default'}: rows without keys: {text}")
@@ -132,7 +136,8 @@ def outside_tables(
     """A call in which a related pair reads beside a table is refused with a ValueError."""
     if not reads_tables(spec):
         return None
-    case = next((each for each in _far_calls(spec, heads) if not fits(spec, each)), None)
+    far = (each for each in _far_calls(spec, heads) if not fits(spec, each))
+    case = next((each for each in far if _is_outside(spec, each)), None)
     if case is None:
         return None
     inputs = inputs_of(spec, case, device)
@@ -146,6 +151,15 @@ def outside_tables(
         found = f"{type(error).__name__}, not ValueError"
     text = f"{case.name}: {found}" if found else "an index outside raises ValueError"
     return Property("outside tables", form, not found, f"{form or 'default'}: tables: {text}")
+
+
+def _is_outside(spec: Spec, case: Case) -> bool:
+    """Whether an index lies outside for the very data of a case, which may decide what is related."""
+    try:
+        run_dense(spec, case, inputs_of(spec, case), torch.float64)
+    except OutsideTable:
+        return True
+    return False
 
 
 def _far_calls(spec: Spec, heads: tuple[int, int]) -> list[Case]:

@@ -227,12 +227,19 @@ def shape_of(declared: Data, case: Case) -> tuple[int, ...]:
 
 
 def make_inputs(
-    case: Case, device: torch.device | str = "cpu", data: Sequence[Data] = GIVEN, width: int | None = None
+    case: Case,
+    device: torch.device | str = "cpu",
+    data: Sequence[Data] = GIVEN,
+    width: int | None = None,
+    given: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Data by name, gradients of out [B, H, n, width] and of lse [B, H, n], and what of `case` differs in a batch.
 
     Vectors and numbers of tokens are drawn from N(0, 1), tables from N(0, 1/4); `width` is e by default.
+    `given` are data that were drawn already, which are only laid out. Hidden keys have no garbage where something is
+    promised of all keys.
     """
+    given = given or {}
     seed = int.from_bytes(hashlib.sha256(case.name.encode()).digest()[:7])
     generator = torch.Generator().manual_seed(seed)
 
@@ -243,20 +250,28 @@ def make_inputs(
     made[G_OUT] = normal(case.batch, case.heads, case.n, case.e if width is None else width)
     g_lse = normal(case.batch, case.heads, case.n)
     for each in data:
-        if each not in GIVEN:
+        if each.name in given:
+            made[each.name] = given[each.name]
+        elif each not in GIVEN:
             made[each.name] = normal(*shape_of(each, case)) * (1.0 if each.is_token else 0.5)
     for each in data:
-        if case.garbage and each.is_column:
+        if case.garbage and each.is_column and not each.ascending and made[each.name].is_floating_point():
             made[each.name] = _with_garbage(each, made[each.name], case)
     wholes = {each.name for each in data if each.whole}
+    truths = {each.name for each in data if each.truth}
     lse_dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
-    placed = {
-        name: (each.nan_to_num() * 4).abs().to(device, torch.int64)
-        if name in wholes
-        else _place(each.to(device, case.dtype), _order(name, each.dim(), case.strided), case.garbage)
-        for name, each in made.items()
-    }
-    return placed | {G_LSE: g_lse.to(device, lse_dtype)} | per_batch(case, device)
+
+    def placed(name: str, values: Tensor) -> Tensor:
+        if not values.is_floating_point():
+            return values.to(device)
+        if name in wholes:
+            return (values.nan_to_num() * 4).abs().to(device, torch.int64)
+        if name in truths:
+            return (values > 0).to(device)
+        return _place(values.to(device, case.dtype), _order(name, values.dim(), case.strided), case.garbage)
+
+    tensors = {name: placed(name, each) for name, each in made.items()}
+    return tensors | {G_LSE: g_lse.to(device, lse_dtype)} | per_batch(case, device)
 
 
 def per_batch(case: Case, device: torch.device | str = "cpu") -> dict[str, Tensor]:
