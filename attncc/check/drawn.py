@@ -139,7 +139,9 @@ class _Drawer:
             return values.bool().reshape(shape)
         if self.declared.whole:
             return values.reshape(shape)
-        return (values.clamp(-32, 32) / _STEP).double().reshape(shape)
+        if self.use in (Use.LABEL, Use.SUM):
+            return (values.clamp(-32, 32) / _STEP).double().reshape(shape)
+        return (values + 0.5).double().reshape(shape)
 
     def _row(self, length: int, style: int, batch: int) -> Tensor:
         if self.declared.truth:

@@ -390,7 +390,7 @@ class Scope:
         visible = visible if self.visible is None else self.visible
         data = {
             name: (declared, values * (visible[..., None] if declared.is_vector else visible))
-            if declared.is_column and declared.whole
+            if declared.is_column and not declared.is_real
             else (declared, values)
             for name, (declared, values) in self.data.items()
         }
