@@ -65,7 +65,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     "E204": Explanation(
         "Predicates (which pairs are related) and numbers (scores, weights) are different kinds, and one does not "
         "turn into the other by itself. Compare a number to get a predicate; write `[p]` to get 1 where p holds and "
-        "0 elsewhere.",
+        "0 elsewhere. Declared truth values, `input pad[B, m]: bool`, are predicates: `!pad` and not `pad == 0`.",
         _one("pattern = i - j"),
         _one("pattern = i - j == 0"),
     ),
@@ -85,8 +85,9 @@ EXPLANATIONS: dict[str, Explanation] = {
         _one("pattern = window(3, 3)"),
     ),
     "E207": Explanation(
-        "Each field may read only what is known when it is needed. A pattern is decided before any score is "
-        "computed, so it cannot read `score`; a normaliser is a number of the whole row, so it cannot read `j`.",
+        "Each field may read only what is known when it is needed. A pattern is decided before any score is computed, "
+        "so it reads positions and numbers that come with the call, no vectors and no `score`; a normaliser is a "
+        "number of the whole row, so it cannot read `j`. Tables of batch entries and of blocks are for patterns.",
         _one("weight = exp(score); normalize = j + 1"),
         _one("weight = exp(score); normalize = rows + 1"),
     ),
@@ -97,9 +98,10 @@ EXPLANATIONS: dict[str, Explanation] = {
         "attention my_pattern(w = 512) { pattern = window(w) }",
     ),
     "E209": Explanation(
-        "The value does not fit the parameter: it is no number, not a whole one where one is wanted, or the "
-        "attention has no parameter of this name. A parameter whose default is a whole number takes whole numbers; "
-        "write `w: real = 2` for one that does not.",
+        "The value does not fit the parameter: it is no number, not a whole one where one is wanted, or the attention "
+        "has no parameter of this name. A parameter whose default is a whole number takes whole numbers; write `w: "
+        "real = 2` for one that does not. Declared data are `real`, `int` or `bool`, and may be promised to be "
+        "`ascending`.",
         "attention my_pattern(w: int = 2.5) { pattern = window(w) }",
         "attention my_pattern(w: int = 2) { pattern = window(w) }",
     ),
@@ -112,7 +114,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     "E211": Explanation(
         "Loop bounds are derived from the pattern by integer sets, which know sums of positions with constant "
         "factors, `//` and `%` by constants, comparisons, and `&`, `|`, `!`. A product of two positions is none of "
-        "these. Parameters are constants: `i // c` is fine when c is one.",
+        "these. Parameters are constants: `i // c` is fine when c is one. A comparison that reads declared data gives "
+        "no bounds, and may have any arithmetic: `doc[i] * 2 == doc[j]`.",
         _one("pattern = i * j < 100"),
         _one("pattern = i + j < 100"),
     ),
@@ -159,7 +162,9 @@ EXPLANATIONS: dict[str, Explanation] = {
     "E218": Explanation(
         "Data are declared with their axes. A parameter is made before any call: its axes are H, d, e and whole "
         "numbers, `param bias[H, 32]`. An input comes with each call: vectors of queries `input u[B, H, n, d]`, of "
-        "keys `input w[B, H, m, d]`, numbers `input g[B, H, n]`, or a table without n, m and B.",
+        "keys `input w[B, H, m, d]`, numbers `input g[B, H, n]`, or a table without n and m. A table that a pattern "
+        "reads may begin with B, and have axes of blocks: `input t[B, ceil(n / 16), ceil(m / 16)]: bool`. `ascending` "
+        "promises that numbers of tokens never fall from one token to the next.",
         _one("param bias[H, n]; score = dot(q, k) + bias[h, i]"),
         _one("param bias[H, 512]; score = dot(q, k) + bias[h, i]"),
     ),

@@ -16,7 +16,7 @@ from attncc.plan.linear_cost import linear_cost
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import HeadClass, Segment
-from attncc.spec.data import Size
+from attncc.spec.data import axis_text
 from attncc.spec.expr import TRUE, Name, names_in
 from attncc.spec.model import Align, Spec
 from attncc.spec.text import text
@@ -103,8 +103,10 @@ def _data(spec: Spec) -> list[dict[str, Any]]:
         {
             "name": each.name,
             "role": each.role.value,
-            "axes": [axis.value if isinstance(axis, Size) else axis for axis in each.axes],
+            "axes": [axis if isinstance(axis, int) else axis_text(axis) for axis in each.axes],
             "whole": each.whole,
+            "truth": each.truth,
+            "ascending": each.ascending,
             "initial": each.initial,
         }
         for each in spec.data

@@ -27,6 +27,10 @@ WRONG = {
     "function f(x) = g(x)\nfunction g(x) = f(x)": "E213",
 }
 RIGHT = (
+    "pattern a(x) = x[i] == x[j]",
+    "pattern a(p) = !p",
+    "pattern a(t, x) = t[h, x[i], x[j]]",
+    "pattern a(p, c) = p[i] | i - j < c",
     "pattern a(w) = i - j < w",
     "pattern a(w, r = w) = dilated(w, r, 2)",
     "pattern a(r = 3, w) = window(w, r)",
