@@ -23,6 +23,7 @@ from attncc.plan.terms import at_least, term_expr
 from attncc.plan.written import tree_expr
 from attncc.spec.affine import check_affine
 from attncc.spec.expr import Expr, Name, names_in
+from attncc.spec.listed import reads_listed
 
 BUDGET = 100_000  # isl operations for one pattern: about 0.1 s
 _LEAST = 8_000  # what each of many head classes may spend
@@ -36,11 +37,12 @@ def analyse(pattern: Expr, budget: int = BUDGET) -> Domain:
         AttnError: where the pattern reads declared data.
     """
     refusal = check_affine(pattern)
-    if refusal is not None:
-        term, reason = refusal
-        span = term.span or pattern.span
+    if refusal is not None and reads_listed(pattern):
+        span = refusal[0].span or pattern.span
         labels = (Label(span, "this term"),) if span is not None else ()
-        raise AttnError(Diagnostic("E211", "no kernels are made yet for patterns that read data", labels, (reason,)))
+        raise AttnError(Diagnostic("E211", "no kernels are made yet for patterns that read data", labels))
+    if refusal is not None:
+        raise ValueError(f"the pattern is not affine: {refusal[1]}")
     classes = split_heads(pattern, lambda condition: _feasible(condition, budget))
     share = max(budget // len(classes), min(budget, _LEAST))
     return Domain(tuple(_analyse_class(condition, inner, share) for condition, inner in classes))

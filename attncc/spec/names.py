@@ -161,6 +161,8 @@ class NameScope(Scope):
 
     def _is_of_token(self, bound: Bound | None, bindings: Bindings) -> bool:
         """Whether a name stands for a value of each query or of each key."""
+        if isinstance(bound, Symbol):  # a position that a word was given
+            return False
         return isinstance(bound, Expr) and side_of(bound, self.data(bindings)) in (Side.ROW, Side.COLUMN)
 
     def _own(self, value: Expr, node: tree.Index, bindings: Bindings, where: FieldName) -> Expr:
