@@ -2785,6 +2785,8 @@ def _expect_data(name, x, sizes, axes, kind, q):
     _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
     if kind == "whole numbers":
         _expect(not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, kind)
+    elif kind == "truth values":
+        _expect(x.dtype == torch.bool, name, x.dtype, "torch.bool")
     elif kind == "vectors":
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
     else:

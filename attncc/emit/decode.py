@@ -16,7 +16,7 @@ from attncc.plan.describe import decoder_text
 from attncc.plan.model import Plan
 from attncc.spec.data import Size
 
-_COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
+_COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER, Kind.COLUMN_FACT)
 
 
 @dataclass(frozen=True, slots=True)

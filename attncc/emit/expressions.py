@@ -108,6 +108,8 @@ class ExpressionWriter:
                 return _AND, " & ".join(self.write(each, _SUM) for each in operands)
             case Or(operands=operands):
                 return _OR, " | ".join(self.write(each, _SUM) for each in operands)
+            case Not(operand=Local() | Entry() | Token() as operand):
+                return _UNARY, f"~{self.write(operand, _ATOM)}"
             case Not(operand=operand):
                 return self._written(negated(operand))
             case Select(condition=condition, then=then, otherwise=otherwise) if type_of(expr) is Type.BOOL:
@@ -273,5 +275,7 @@ def negated(predicate: Expr) -> Expr:
             return operand
         case Select(condition=condition, then=then, otherwise=otherwise):
             return Select(condition, negated(then), negated(otherwise))
+        case Local() | Entry() | Token():
+            return Not(predicate)
         case _:
             raise TypeError(f"{type(predicate).__name__} is no predicate")

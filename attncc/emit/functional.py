@@ -57,6 +57,8 @@ class FunctionalForm:
         columns = [each.name for each in self.operands if each.kind in _COLUMNS and each.name not in unread]
         if arguments.others:
             self.used.add("_expect_data")
+        if any(each.ascending for each in arguments.others):
+            self.used.add("_expect_ascending")
         cast = arguments.cast()
         start = f"k_start + {sizes[Size.KEYS]} - {sizes[Size.QUERIES]}"
         return {

@@ -15,6 +15,7 @@ from attncc.emit.operands import Operands
 from attncc.emit.torch_form.collapse import collapse_of
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.library import library
+from attncc.emit.torch_form.listed import listed_of
 from attncc.emit.torch_form.texts import PassTexts
 from attncc.emit.triton_form.host import TritonForm
 from attncc.graph.ops import Op
@@ -61,8 +62,8 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
     torch_form = TorchForm(plan, operands)
     triton_form = TritonForm(plan)
     parts = torch_form.parts()
-    triton_text = triton_form.kernel_text()
-    launchers = triton_form.launchers()
+    triton_text = triton_form.kernel_text() if plan.lists is None else "    pass"
+    launchers = triton_form.launchers() if plan.lists is None else ""
     statistics = tuple(name for name in plan.torch.forward.outputs if name != "out")
     kept = (*statistics, "residual") if plan.reads_delta else statistics
     lse_index = 1 + statistics.index("lse") if plan.has_lse else 0
@@ -72,12 +73,13 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
     prologue = functional.prologue(decoder if isinstance(decoder, Decoder) and decodes else None)
     passes = texts.values()
     collapse = collapse_of(plan, operands, torch_form)
+    lists = listed_of(plan, operands, torch_form, texts) if plan.lists is not None else None
     interface = functional.values()
     used = (
         parts.used
         | torch_form.used
         | functional.used
-        | triton_form.host_used
+        | (triton_form.host_used if plan.lists is None else set())
         | {"_reciprocal"}
         | ({"_table"} if "_table(" in launchers + parts.numbers else set())
     )
@@ -92,6 +94,7 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
         "derivation": derivation(plan.steps),
         "docstring": docstring(spec),
         "collapse": collapse,
+        "lists": lists,
         "slabs_by": "(_slabs_with_runs if by_states else _slabs)" if collapse is not None else "_slabs",
         "by_states": ", by_states" if collapse is not None else "",
         "needs_math": "math." in body or "math." in triton_text,

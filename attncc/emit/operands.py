@@ -12,7 +12,7 @@ from attncc.graph.ops import Op
 from attncc.graph.widths import as_wide_as
 from attncc.rewrite.backward import gradient_name
 from attncc.spec.data import Size
-from attncc.spec.expr import Local, walk
+from attncc.spec.expr import Entry, Local, walk
 from attncc.spec.model import Spec
 
 _ROWS = (Kind.ROW_VECTOR, Kind.ROW_NUMBER)
@@ -42,6 +42,17 @@ class Operands:
     def names(self) -> tuple[str, ...]:
         """The names of all of them."""
         return tuple(each.name for each in self.core.operands)
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The names of those that slabs read: all but facts, which say which pairs are related."""
+        return tuple(each.name for each in self.core.operands if not each.kind.is_fact)
+
+    @property
+    def facts(self) -> tuple[Operand, ...]:
+        """What the pattern reads: facts of rows and keys, and tables."""
+        read = {node.name for node in walk(self.core.pattern) if isinstance(node, Local | Entry)}
+        return tuple(each for each in self.core.operands if each.name in read)
 
     @cached_property
     def given(self) -> bool:
@@ -76,10 +87,12 @@ class Operands:
                 return f"_own({name}, slab)"
             case Kind.TABLE:
                 return f"{name}[slab.entries]" if self.has_batch(operand) else name
+            case _:
+                return name
 
     def by_head(self, operand: Operand) -> str:
         """The text of an operand's part for some heads."""
-        if operand.kind is Kind.TABLE:
+        if operand.kind is Kind.TABLE or operand.kind.is_fact:
             return operand.name
         return f"{operand.name}[:, {'kv_at' if operand.kind in _COLUMNS else 'at'}]"
 
@@ -88,8 +101,10 @@ class Operands:
         return operand.source is not None and Size.BATCH in self.data[operand.source].axes
 
     def is_whole(self, operand: Operand) -> bool:
-        """Whether a table holds whole numbers."""
-        return operand.kind is Kind.TABLE and self.data[operand.source or operand.name].whole
+        """Whether an operand has no gradient: a fact, or a table of whole numbers or truth values."""
+        if operand.kind.is_fact:
+            return True
+        return operand.kind is Kind.TABLE and not self.data[operand.source or operand.name].is_real
 
     # --- gradients --------------------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ _AXES = {
     Kind.COLUMN_NUMBER: (Axis.COLUMN,),
     Kind.OFFSET_NUMBER: (Axis.OFFSET,),
     Kind.TABLE: (Axis.TABLE,),
+    Kind.ROW_FACT: (Axis.ROW,),
+    Kind.COLUMN_FACT: (Axis.COLUMN,),
 }
 
 # Functions worth a name of their own: their derivative reads their value, so the backward pass can share it.

@@ -1,6 +1,6 @@
 """The core of an attention: what kernels read, and how it is derived from what the caller gives, token by token.
 
-A kernel reads six kinds of tensors and knows nothing of where they come from. Whatever a spec derives from one token
+A kernel reads eight kinds of tensors and knows nothing of where they come from. Whatever a spec derives from one token
 alone (a normalised key, a bias looked up at a position, a learned vector times a query) or from a distance alone (a
 bucketed relative bias) is computed outside, once a token or distance instead of once a pair, by plain operations that
 autograd differentiates.
@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from attncc.spec.expr import Expr, Token
+from attncc.spec.expr import Entry, Expr, Local, Token, walk
 
 
 class Kind(Enum):
@@ -24,16 +24,23 @@ class Kind(Enum):
     COLUMN_NUMBER = "a number a key"  # [batch, kv heads, m]
     OFFSET_NUMBER = "a number a distance"  # [batch or 1, heads, n + m], at r - c + m - 1 for row r and key c
     TABLE = "a table"  # declared data as they are, looked up pair by pair
+    ROW_FACT = "what the pattern asks of a query"  # [batch or 1, heads or 1, n], of any type
+    COLUMN_FACT = "what the pattern asks of a key"  # [batch or 1, heads or 1, m], of any type
 
     @property
     def is_of_token(self) -> bool:
         """Whether it holds something for each query or each key."""
-        return self.is_vector or self in (Kind.ROW_NUMBER, Kind.COLUMN_NUMBER)
+        return self.is_vector or self.is_fact or self in (Kind.ROW_NUMBER, Kind.COLUMN_NUMBER)
 
     @property
     def is_vector(self) -> bool:
         """Whether it is made of vectors."""
         return self in (Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)
+
+    @property
+    def is_fact(self) -> bool:
+        """Whether it says which pairs are related: it has no gradient."""
+        return self in (Kind.ROW_FACT, Kind.COLUMN_FACT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,8 @@ class Core:
     In the expressions, Dot is of two Vectors (a row operand and a column operand), Channels holds Vectors of both
     sides, Local names an operand of numbers, and Entry looks a table up.
 
+    `pattern` reads positions, and where it depends on data also facts and tables.
+
     Attributes:
         operands: in the order in which kernels' host code passes them: row vectors, column vectors (the values last),
             numbers, tables.
@@ -88,6 +97,11 @@ class Core:
 
     def __getitem__(self, name: str) -> Operand:
         return next(each for each in self.operands if each.name == name)
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether the pattern depends on what the caller passes."""
+        return any(isinstance(node, Local | Entry) for node in walk(self.pattern))
 
     def of_kind(self, *kinds: Kind) -> tuple[Operand, ...]:
         """The operands of some kinds, in order."""

@@ -76,13 +76,18 @@ _SUFFIX = {
     Kind.COLUMN_NUMBER: "of_key",
     Kind.OFFSET_NUMBER: "by_offset",
     Kind.TABLE: "table",
+    Kind.ROW_FACT: "of_row",
+    Kind.COLUMN_FACT: "of_key",
 }
+_FACTS = {Side.ROW: Kind.ROW_FACT, Side.COLUMN: Kind.COLUMN_FACT}
 
 
 class _Splitter:
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.data = {each.name: each for each in spec.data}
+        # Where data say which pairs are related, tiles have no common distances: pairs look tables up one by one.
+        self._by_data = reads_data(spec.pattern)
         self.operands: dict[str, Operand] = {}
         self._known: dict[tuple[Expr, Kind], str] = {}
         self._lowered = True  # whether a running maximum may lower the expression at hand: a weight, not a score
@@ -101,12 +106,13 @@ class _Splitter:
         if rows is None:
             carrier = next(each for each in spec.data if each.is_row and each.is_full)
             rows = self._vector(Vector(carrier.name), Kind.ROW_VECTOR)
+        pattern = self._pattern(spec.pattern)
         spread = any(Name.HEAD in names_in(value) for each in self.operands.values() for value in _of_keys(each))
         return Core(
             operands=tuple(sorted(self._finished(values), key=lambda each: self._order(each, values))),
             values=values,
             rows=rows,
-            pattern=spec.pattern,
+            pattern=pattern,
             score=score,
             weight=weight,
             normalizer=normalizer,
@@ -148,12 +154,30 @@ class _Splitter:
             name = parent
         return name
 
+    # --- pattern ----------------------------------------------------------------------------------------------
+
+    def _pattern(self, expr: Expr) -> Expr:
+        """A predicate or number of the pattern: positions stay, what data say of one token becomes a fact."""
+        if not reads_data(expr):
+            return expr
+        side = side_of(expr, self.data)
+        if side in _FACTS:
+            return self._taken_out(expr, side, _FACTS[side])
+        match expr:
+            case Let(value=value):
+                return self._pattern(value)
+            case Entry(name=name, indices=indices):
+                return replace(expr, name=self._direct(name, Kind.TABLE), indices=tuple(map(self._pattern, indices)))
+            case _:
+                return rebuild(expr, self._pattern)
+
     # --- numbers ----------------------------------------------------------------------------------------------
 
     def _number(self, expr: Expr) -> Expr:
         """A number of the pair or row in operands."""
         side = side_of(expr, self.data)
-        if side is not Side.PAIR and reads_data(expr) and type_of(expr) is not Type.BOOL:
+        one_sided = side is not Side.PAIR and not (side is Side.OFFSET and self._by_data)
+        if one_sided and reads_data(expr) and type_of(expr) is not Type.BOOL:
             if not (self._lowered and _raises(expr)):
                 return self._taken_out(expr, side)
         match expr:
@@ -176,8 +200,8 @@ class _Splitter:
             case _:
                 return rebuild(expr, self._number)
 
-    def _taken_out(self, expr: Expr, side: Side) -> Expr:
-        kind = Kind.OFFSET_NUMBER if side is Side.OFFSET else _NUMBERS[side]
+    def _taken_out(self, expr: Expr, side: Side, kind: Kind | None = None) -> Expr:
+        kind = kind or (Kind.OFFSET_NUMBER if side is Side.OFFSET else _NUMBERS[side])
         inner, hint = _named(expr)
         if isinstance(inner, Token):
             return Local(self._direct(inner.name, kind), span=expr.span)

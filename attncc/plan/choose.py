@@ -16,9 +16,11 @@ from attncc.plan.derivation import divided_step, domain_steps, token_refusals, t
 from attncc.plan.domain import analyse
 from attncc.plan.in_pieces import pieces_of
 from attncc.plan.later_keys import refuse_later_keys
+from attncc.plan.lists import lists_of
 from attncc.plan.model import Mixture, Passes, Plan, Planned, Slabs
+from attncc.plan.outer import outer
 from attncc.plan.overflow import overflows
-from attncc.plan.ranges import Domain
+from attncc.plan.ranges import Domain, HeadClass
 from attncc.plan.tiles import tiles_for
 from attncc.plan.unread import unread
 from attncc.rewrite.backward import Gradients, differentiate
@@ -28,7 +30,9 @@ from attncc.rewrite.finish import finish
 from attncc.rewrite.laws import DIVISIONS, PEAKS
 from attncc.spec.expr import Call, Expr, Let, Merge, walk
 from attncc.spec.model import Spec
+from attncc.spec.sides import reads_data
 
+_BY_DATA = "data decide which pairs are related, and tiles are listed when they are known"
 SLABS = Slabs(elements=1 << 18, least_rows=16, most_rows=1024, block=64)
 
 
@@ -82,15 +86,16 @@ def plan_core(spec: Spec) -> Plan:
         AttnError: E301 when the pattern relates no pair, E302 when a vector would have to be made for every pair, E304
             when a causal pattern hides keys of which others are made.
     """
-    domain = analyse(spec.pattern)
+    domain = _domain(spec)
     _refuse_empty(spec, domain)
     refuse_later_keys(spec, domain)
     causal = all(each.facts.causal for each in domain.classes)
     core = _core(spec)
     dense = build(core)
     graph, steps, refusals = rewrite(dense, DIVISIONS)
-    pieces, why_whole = pieces_of(domain, core, graph)
-    states, reason = associate(graph, core, domain, pieces)
+    lists = lists_of(core, {each.name: each for each in spec.data}) if core.reads_data else None
+    pieces, why_whole = pieces_of(domain, core, graph) if lists is None else (None, _BY_DATA)
+    states, reason = associate(graph, core, domain, pieces) if lists is None else (None, _BY_DATA)
     if states is None or not states.has_exponents:
         graph, of_peaks, not_of_peaks = rewrite(graph, PEAKS)
         steps, refusals = (*steps, *of_peaks), (*refusals, *not_of_peaks)
@@ -108,6 +113,7 @@ def plan_core(spec: Spec) -> Plan:
         core=core,
         domain=domain,
         pieces=pieces,
+        lists=lists,
         states=states,
         of_sums=gradients.of_sums,
         steps=(*token_steps(core), *steps, *by_domain, *by_states),
@@ -122,6 +128,20 @@ def plan_core(spec: Spec) -> Plan:
         slabs=SLABS,
         warnings=overflows(spec, graph, decays(spec, causal)),
     )
+
+
+def _domain(spec: Spec) -> Domain:
+    """What is known of the pattern before data are: of one that reads data, of the affine one around it."""
+    if not reads_data(spec.pattern):
+        return analyse(spec.pattern)
+    return Domain(tuple(map(_around, analyse(outer(spec.pattern)).classes)))
+
+
+def _around(one: HeadClass) -> HeadClass:
+    """A class of heads of which only an outer pattern is known."""
+    by_row, by_column = (tuple(replace(each, full=None) for each in side) for side in (one.by_row, one.by_column))
+    facts = replace(one.facts, full=False, self_related=False, shift=None)
+    return replace(one, by_row=by_row, by_column=by_column, facts=facts)
 
 
 def _fixed(spec: Spec, core: Core) -> frozenset[str]:

@@ -66,15 +66,18 @@ def decoder_of(plan: Plan) -> Decoder | str:
         return "what is derived from a token reads how many tokens there are"
     if _looks_up_pairs(plan):
         return "a table is looked up by a query and a key together, and only new tokens' indices are checked"
-    kept = [_kept(each) for each in classes]
+    fields = (core.pattern, core.score, core.weight, core.normalizer)
+    reads_length = any(names_in(each) & _LENGTHS for each in fields)
+    if plan.lists is not None and reads_length:
+        return "pairs are listed anew for each token, but something reads how long the whole sequence is"
+    kept = [_kept(each, in_one=plan.lists is not None) for each in classes]
     by_distance = bool(core.of_kind(Kind.OFFSET_NUMBER))  # such numbers are told by places, which have to be dense
     bounded = all(each.back is not None for each in kept) and not (by_distance and any(each.leading for each in kept))
-    fields = (core.pattern, core.score, core.weight, core.normalizer)
     return Decoder(
         leading=max((each.leading for each in kept), default=0) if bounded else 0,
         back=max((each.back for each in kept if each.back is not None), default=0) if bounded else None,
         sums=not (bounded or by_distance or plan.states is None) and len(classes) == 1 and _grows(classes[0]),
-        reads_length=any(names_in(each) & _LENGTHS for each in fields),
+        reads_length=reads_length,
         carries=any(isinstance(node, OverKeys) for each in derived for node in walk(each)),
     )
 
@@ -85,7 +88,7 @@ def _looks_up_pairs(plan: Plan) -> bool:
     values: dict[Expr, Expr] = {Local(each.name): each.formula for each in core.operands if each.kind.is_of_token}
     indices = [
         substitute(index, values)
-        for field in (core.score, core.weight, core.normalizer)
+        for field in (core.score, core.weight, core.normalizer, core.pattern)
         for each in walk(field)
         if isinstance(each, Entry)
         for index in each.indices
@@ -108,8 +111,10 @@ def decoders_of(mixture: Mixture) -> dict[str, Decoder] | str:
     return {name: each for name, each in found.items() if isinstance(each, Decoder)}
 
 
-def _kept(one: HeadClass) -> _Kept:
-    """Of one class of heads; every key where nothing better is known."""
+def _kept(one: HeadClass, *, in_one: bool) -> _Kept:
+    """Of one class of heads, `in_one` run of keys; every key where nothing better is known."""
+    if in_one and one.facts.reach_back is None:
+        return _Kept(0, None)
     if one.facts.reach_back is not None:
         return _Kept(0, max(one.facts.reach_back, 0))
     leading, back = 0, 0

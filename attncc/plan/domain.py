@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.plan.arrange import Arranger, drop_contained
 from attncc.plan.bounds import Piece, pieces_of
 from attncc.plan.facts import facts_of
@@ -23,7 +22,6 @@ from attncc.plan.terms import at_least, term_expr
 from attncc.plan.written import tree_expr
 from attncc.spec.affine import check_affine
 from attncc.spec.expr import Expr, Name, names_in
-from attncc.spec.listed import reads_listed
 
 BUDGET = 100_000  # isl operations for one pattern: about 0.1 s
 _LEAST = 8_000  # what each of many head classes may spend
@@ -31,16 +29,8 @@ _PARAMETERS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS, Name.RE
 
 
 def analyse(pattern: Expr, budget: int = BUDGET) -> Domain:
-    """The head classes of a pattern that `check_affine` accepts; `budget=0` analyses without isl.
-
-    Raises:
-        AttnError: where the pattern reads declared data.
-    """
+    """The head classes of a pattern that `check_affine` accepts; `budget=0` analyses without isl."""
     refusal = check_affine(pattern)
-    if refusal is not None and reads_listed(pattern):
-        span = refusal[0].span or pattern.span
-        labels = (Label(span, "this term"),) if span is not None else ()
-        raise AttnError(Diagnostic("E211", "no kernels are made yet for patterns that read data", labels))
     if refusal is not None:
         raise ValueError(f"the pattern is not affine: {refusal[1]}")
     classes = split_heads(pattern, lambda condition: _feasible(condition, budget))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from attncc.diagnostics import Diagnostic
 from attncc.graph.core import Core
 from attncc.graph.ir import Graph
+from attncc.plan.lists import Lists
 from attncc.plan.pieces import Pieces
 from attncc.plan.ranges import Domain
 from attncc.rewrite.engine import Refusal, Step
@@ -67,15 +68,16 @@ class Plan:
     """A spec, the laws that were applied, and the decisions that printers carry out.
 
     `saved` are the row numbers that forward keeps for backward. Where that reads delta, forward also keeps out, and
-    what rounding to 16 bits takes from it. `pieces` is None where the pattern runs as a whole, `states` where every
-    pair is computed; `of_sums` tells the gradients of a row's sums, by the names of what backward reads. `gpu` holds
-    exponents in base two, `torch` natural.
+    what rounding to 16 bits takes from it. `pieces` is None where the pattern runs as a whole, `lists` where it does
+    not depend on data, `states` where every pair is computed; `of_sums` tells the gradients of a row's sums, by the
+    names of what backward reads. `gpu` holds exponents in base two, `torch` natural.
     """
 
     spec: Spec
     core: Core
     domain: Domain
     pieces: Pieces | None
+    lists: Lists | None
     states: States | None
     of_sums: tuple[tuple[str, Expr], ...]
     steps: tuple[Step, ...]

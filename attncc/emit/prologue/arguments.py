@@ -11,7 +11,7 @@ from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
 from attncc.plan.decoder import Decoder
 from attncc.spec.core_fields import read_fields
-from attncc.spec.data import Axis, Data, K, Q, Role, Size, V
+from attncc.spec.data import Axis, Blocks, Data, K, Q, Role, Size, V
 from attncc.spec.expr import Expr, Name, Symbol, Table, walk
 from attncc.spec.model import Spec
 from attncc.spec.text import text
@@ -108,11 +108,15 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
         q = self.rows.name
         for each in data:
             sizes = ", ".join(self._size(axis, each) for axis in each.axes) + "," * (len(each.axes) == 1)
-            words = ", ".join(str(_WORDS.get(axis, axis)) for axis in each.axes)  # type: ignore[arg-type]
-            kind = "whole numbers" if each.whole else "numbers"
-            if each.is_vector and each.role is Role.INPUT and not each.whole:
+            words = ", ".join(_word(axis) for axis in each.axes)
+            kind = "truth values" if each.truth else "whole numbers" if each.whole else "numbers"
+            if each.is_vector and each.role is Role.INPUT and each.is_real:
                 kind = "vectors"
             writer.line(f'_expect_data("{each.name}", {each.name}, ({sizes}), "[{words}]", "{kind}", {q})')
+        for each in data:
+            if each.ascending:
+                length = ", kv_lengths" if each.is_column else ""
+                writer.line(f'_expect_ascending("{each.name}", {each.name}{length})')
 
     def _print_widths(self, writer: Writer) -> None:
         """What the spec's formulas ask of the widths of vectors that meet."""
@@ -166,6 +170,8 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 return self.sizes.kv_heads if data.is_column else "heads"
             case Size():
                 return self.sizes[axis]
+            case Blocks(size=size, width=width):
+                return f"-(-{self.sizes[size]} // {width})"
             case _:
                 return str(axis)
 
@@ -189,11 +195,12 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                     lines.append(f"v: [batch, kv heads, m, e]; e up to 256; {heads}.")
                 case _:
                     axes = ", ".join(
-                        "kv heads" if axis is Size.HEADS and each.is_column else str(_WORDS.get(axis, axis))  # type: ignore[arg-type]
-                        for axis in each.axes
+                        "kv heads" if axis is Size.HEADS and each.is_column else _word(axis) for axis in each.axes
                     )
                     kind = "a parameter" if each.role is Role.PARAMETER else "given"
                     numbers = "whole numbers" if each.whole else f"float32 or as {self.rows.name}"
+                    numbers = "truth values" if each.truth else numbers
+                    numbers += ", which never fall from one token to the next" if each.ascending else ""
                     lines.append(f"{each.name}: [{axes}], {kind}; {numbers}.")
         return lines
 
@@ -223,7 +230,7 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                     writer.line(f'_expect_number("{size}", {size}, 1)')
                     writer.line(f"self.{size} = {size}")
                 for each in learned:
-                    shape = ", ".join(str(_WORDS.get(axis, axis)) for axis in each.axes)  # type: ignore[arg-type]
+                    shape = ", ".join(_word(axis) for axis in each.axes)
                     shape = shape or "()"
                     writer.line(f"self.{each.name} = nn.Parameter(torch.empty({shape}))")
                 if learned:
@@ -263,6 +270,17 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
             writer.line('"""See `step`: the next tokens of a sequence."""')
             data = [each for each in passed if not each.startswith("scale=")]
             writer.line(f"return step({', '.join([*data, 'cache', *passed[len(data) :]])})")
+
+
+def _word(axis: Axis) -> str:
+    """An axis as the docstring names it."""
+    match axis:
+        case Size():
+            return _WORDS[axis]
+        case Blocks(size=size, width=width):
+            return f"ceil({_WORDS[size]} / {width})"
+        case _:
+            return str(axis)
 
 
 def _length(data: Data, size: Size) -> str:

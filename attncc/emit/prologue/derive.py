@@ -6,10 +6,11 @@ a value does not depend on may be 1. Numbers of distances have a token for each 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from attncc.emit.operands import Operands
-from attncc.emit.prologue.pairs import can_check, print_check
+from attncc.emit.prologue.pairs import Facts, can_check, print_check
 from attncc.emit.prologue.sizes import Sizes
 from attncc.emit.prologue.tokens import TokenWriter
 from attncc.emit.prologue.within import proven
@@ -67,7 +68,7 @@ class Prologue:
         body = Writer()
         tokens = TokenWriter(body, self.plan, self.operands, carries=self.carries)
         returned = [self._operand(each, body, tokens) for each in self.operands]
-        self._check_tables(tokens)
+        self._check_tables(tokens, dict(zip(self.operands.names, returned, strict=True)))
         self.carried = tokens.carried
         out = Writer()
         scale = "scale, " if self.plan.spec.reads_scale else ""
@@ -141,6 +142,8 @@ class Prologue:
         if operand.kind is Kind.TABLE:
             source = operand.source or operand.name
             return source if self.operands.is_whole(operand) else f"{source}.to(wide)"
+        if operand.kind.is_fact:
+            return self._fact(operand, body, tokens)
         if operand.source is not None:
             return _shaped(operand, tokens.aligned(self.operands.data[operand.source], in_dtype=True))
         assert operand.value is not None
@@ -160,18 +163,43 @@ class Prologue:
         body.line(f"{operand.name} = _features({shape}, defer)")
         return operand.name
 
+    def _fact(self, operand: Operand, body: Writer, tokens: TokenWriter) -> str:
+        """The text of what the pattern asks of a token, in a type of its own."""
+        if operand.source is not None:
+            data = self.operands.data[operand.source]
+            places = [Size.BATCH, Size.HEADS, Size.KEYS if data.is_column else Size.QUERIES]
+            index = ", ".join(":" if place in data.axes else "None" for place in places)
+            written = data.name if index == ":, :, :" else f"{data.name}[{index}]"
+            heads_differ = Size.HEADS in data.axes
+        else:
+            assert operand.value is not None
+            text = tokens.root(operand.value, operand.kind, None)
+            body.line(f"{operand.name} = {text if text.isidentifier() else f'({text})'}[..., 0]")
+            written = operand.name
+            heads_differ = True
+        if operand.kind is Kind.COLUMN_FACT and heads_differ:
+            self.used.add("_facts_of_heads")
+            return f"_facts_of_heads({written}, heads)"
+        return written
+
     # --- indices of pairs -------------------------------------------------------------------------------------
 
-    def _check_tables(self, tokens: TokenWriter) -> None:
+    def _check_tables(self, tokens: TokenWriter, texts: Mapping[str, str]) -> None:
         """Indices are checked here; those that vectors or other tables decide stay within tables as they are."""
         core = self.plan.core
         values: dict[Expr, Expr] = {Local(each.name): each.formula for each in core.operands}
         entries = [
             each
-            for field in (core.score, core.weight, core.normalizer)
+            for field in (core.score, core.weight, core.normalizer, core.pattern)
             for each in walk(field)
             if isinstance(each, Entry)
         ]
+        of_pattern = {each for each in walk(core.pattern) if isinstance(each, Entry)}
+        facts = Facts(
+            tuple(each.name for each in self.operands.facts),
+            {each.name: texts[each.name] for each in core.of_kind(Kind.ROW_FACT)},
+            {each.name: texts[each.name] for each in core.of_kind(Kind.COLUMN_FACT)},
+        )
         for entry in dict.fromkeys(entries):
             source = core[entry.name].source or entry.name
             for index, axis, place in indexed(entry, self.operands.data[source]):
@@ -181,8 +209,8 @@ class Prologue:
                     continue
                 if side is not Side.PAIR:
                     tokens.checked(source, given, axis, place, of_distance=side is Side.OFFSET)
-                elif can_check(given):
-                    print_check(tokens, self.operands.data, source, given, place)
+                elif can_check(given) and entry not in of_pattern:
+                    print_check(tokens, self.operands.data, source, given, place, facts)
 
 
 def indexed(entry: Entry, data: Data, features: int = 0) -> list[tuple[Expr, Axis, int]]:

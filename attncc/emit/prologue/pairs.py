@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from attncc.emit.dialects import HOST, TORCH
 from attncc.emit.expressions import ExpressionWriter
@@ -36,7 +37,18 @@ def can_check(index: Expr) -> bool:
     )
 
 
-def print_check(tokens: TokenWriter, data: Mapping[str, Data], table: str, index: Expr, place: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the pattern asks beside positions: of rows and of keys, each with its text, and tables."""
+
+    order: tuple[str, ...] = ()  # as `_related` takes them
+    rows: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+def print_check(
+    tokens: TokenWriter, data: Mapping[str, Data], table: str, index: Expr, place: int, facts: Facts
+) -> None:
     """Lines that look at pairs, where the call's first and last positions alone do not prove an index."""
     said, index = spec_text(index), _plain(index)
     names = list(dict.fromkeys(each.name for each in walk(index) if isinstance(each, Local)))
@@ -46,11 +58,19 @@ def print_check(tokens: TokenWriter, data: Mapping[str, Data], table: str, index
     host = ExpressionWriter(HOST, lambda name: _SYMBOLS[name], lambda name: _ENDS[name])
     ends = extremes(index)
     of_rows, of_keys = (
-        ", ".join([position, *(tokens.aligned(data[name]) for name in each)])
-        for position, each in (("i", rows), ("j", keys))
+        ", ".join(
+            [position, *(tokens.aligned(data[name]) for name in each), *(f"{x}[..., None]" for x in more.values())]
+        )
+        for position, each, more in (("i", rows, facts.rows), ("j", keys, facts.keys))
     )
+    at = {name: f"rows[{number}]" for number, name in enumerate(facts.rows, start=1 + len(rows))}
+    at |= {name: f"keys[{number}]" for number, name in enumerate(facts.keys, start=1 + len(keys))}
+    read = "".join(f"{at.get(name, name)}, " for name in facts.order)
+    own = ["i", *rows, *["_"] * len(facts.rows), "j", *keys, *["_"] * len(facts.keys)]
+    own = [f"_{number}" if name == "_" else name for number, name in enumerate(own)]
     call = (
-        f"_pairs_within(lambda {', '.join(['i', *rows, 'j', *keys])}: {pairs.write(index)}, _related, "
+        f"_pairs_within(lambda {', '.join(own)}: {pairs.write(index)}, "
+        f"lambda rows, keys, call: _related(rows[0], keys[0], {read}call), "
         f"({of_rows},), ({of_keys},), hidden, _Call(n, m, heads, head), {table}.shape[{place}], "
         f'"{table}", {said!r}, {place})'
     )

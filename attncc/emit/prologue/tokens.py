@@ -244,13 +244,13 @@ class TokenWriter(ExpressionWriter):
             self._bind(data, f"{data.name}_{'whole' if data.whole else 'wide'}", aligned)
         return self._named[data]
 
-    def aligned(self, data: Data, *, in_dtype: bool = False) -> str:
+    def aligned(self, data: Data, *, in_dtype: bool = False, as_given: bool = False) -> str:
         """Data of tokens as [batch, heads, tokens, width or 1]."""
         places = [Size.BATCH, Size.HEADS, Size.KEYS if data.is_column else Size.QUERIES]
         index = [":" if place in data.axes else "None" for place in places]
         index += [":"] if data.is_vector else ["None"]
         written = data.name
-        if not (in_dtype and data.is_vector and not data.whole):
+        if not as_given and not data.truth and not (in_dtype and data.is_vector and not data.whole):
             written += ".long()" if data.whole else ".to(wide)"
         if index != [":"] * 4:
             written += f"[{', '.join(index[:-1] if index[-1] == ':' else index)}]"

@@ -60,8 +60,9 @@ class TorchForm(SlabPrinter):
         pattern.print_segments(writer, "_segments", domain.classes)
         writer.line()
         writer.line()
-        whole = replace(domain.classes[0], pattern=self.plan.spec.pattern)
-        pattern.print_related(writer, "_related", (whole,))
+        whole = replace(domain.classes[0], pattern=self.plan.core.pattern)
+        facts = "".join(f"{each.name}, " for each in self.operands.facts)
+        pattern.print_related(writer, "_related", (whole,), facts=facts, of=self.plan.spec.pattern)
         if self.pieces is not None:
             writer.line()
             writer.line()

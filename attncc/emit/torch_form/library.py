@@ -166,11 +166,29 @@ def _expect_data(name, x, sizes, axes, kind, q):
     _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
     if kind == "whole numbers":
         _expect(not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, kind)
+    elif kind == "truth values":
+        _expect(x.dtype == torch.bool, name, x.dtype, "torch.bool")
     elif kind == "vectors":
         _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
     else:
         either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
         _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
+''',
+    "_expect_ascending": '''
+def _expect_ascending(name, x, kv_lengths=None):
+    """Refuse numbers that fall from one token to the next; hidden keys may have any."""
+    if x.numel() == 0 or _is_shape_only(x) or not _at_hand(x):
+        return
+    falls = x[..., 1:] < x[..., :-1]
+    if kv_lengths is not None:
+        at = torch.arange(1, x.shape[-1], device=x.device)
+        lengths = torch.as_tensor(kv_lengths, device=x.device)
+        falls = falls & (at < lengths.view(-1, *(1,) * (x.dim() - 1)))
+    if not x.device.type == "cpu":
+        torch._assert_async(~falls.any())
+    elif falls.any():
+        at = falls.nonzero()[0].tolist()
+        _expect(False, name, f"falling after {at}", "numbers that never fall, as the spec declares")
 ''',
     "_positions": '''
 def _positions(count, start, starts, device):
@@ -327,14 +345,14 @@ def _within(index, size, name, text, axis, distance=None, low=0, high=0):
 def _pairs_within(index_of, related, rows, keys, hidden, call, size, name, text, axis):
     """Refuse an index outside its axis at a related pair.
 
-    `rows` and `keys` are what it is made of, [batch or 1, heads or 1, tokens, 1], positions first.
+    `rows` and `keys` are what it and the pattern are made of, [batch or 1, heads or 1, tokens, 1], positions first.
     """
     if not all(map(_at_hand, (*rows, *keys))):
         return
     keys = [x.transpose(2, 3) for x in keys]
     for row in range(0, rows[0].shape[2], 256):
         block = [x[:, :, row : row + 256] for x in rows]
-        met = related(block[0], keys[0], call)
+        met = related(block, keys, call)
         if hidden is not None:
             met = met & ~hidden.transpose(2, 3)
         _expect_within(torch.where(met, index_of(*block, *keys), 0), size, name, text, axis)
@@ -359,6 +377,11 @@ def _by_key(x, chunk, shape):
 def _of_heads(x, heads):
     """Something of each key head for every query head; no copy where these are as many."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+''',
+    "_facts_of_heads": '''
+def _facts_of_heads(x, heads):
+    """What a pattern asks of a key of each key head, for every query head."""
+    return x if x.shape[1] in (1, heads) else x.repeat_interleave(heads // x.shape[1], 1)
 ''',
     "_of_keys": '''
 def _of_keys(x, keys):
@@ -475,6 +498,8 @@ def library(used: frozenset[str]) -> str:
         used |= {"_at"}
     if used & {"_within", "_pairs_within"}:
         used |= {"_at_hand", "_expect_within"}
+    if "_expect_ascending" in used:
+        used |= {"_at_hand"}
     if "_add_diagonals" in used:
         used |= {"_tilted"}
     return "\n".join(OPTIONAL[name] for name in OPTIONAL if name in used)

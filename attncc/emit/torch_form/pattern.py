@@ -9,10 +9,11 @@ from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.torch_form.tensors import SYMBOLS
 from attncc.emit.writer import Writer
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment, plus
-from attncc.spec.expr import TRUE, Expr, Name, names_in
+from attncc.spec.expr import TRUE, Entry, Expr, Name, names_in
 from attncc.spec.text import text
 
 _FAR = "_FAR"
+_ATOM = 8  # how tight a call binds
 
 
 class PatternPrinter:
@@ -30,11 +31,25 @@ class PatternPrinter:
 
     # --- related pairs ----------------------------------------------------------------------------------------
 
-    def print_related(self, writer: Writer, name: str, classes: Sequence[HeadClass], where: str = "") -> None:
-        """Which pairs are related, for heads of some classes; the last class is what remains."""
-        with writer.block(f"def {name}(i, j, call):"):
+    def print_related(
+        self,
+        writer: Writer,
+        name: str,
+        classes: Sequence[HeadClass],
+        where: str = "",
+        *,
+        facts: str = "",
+        of: Expr | None = None,
+    ) -> None:
+        """Which pairs are related, for heads of some classes; the last class is what remains.
+
+        Args:
+            facts: what the pattern reads beside positions, as arguments.
+            of: the pattern as it is described.
+        """
+        with writer.block(f"def {name}(i, j, {facts}call):"):
             if len(classes) == 1:
-                writer.line(f'"""{_sentence(text(classes[0].pattern), where)}"""')
+                writer.line(f'"""{_sentence(text(of or classes[0].pattern), where)}"""')
             else:
                 writer.line(f'"""The pattern{where}."""')
             for each in classes[:-1]:
@@ -42,10 +57,16 @@ class PatternPrinter:
                     writer.line(self._returned(each.pattern))
             writer.line(self._returned(classes[-1].pattern))
 
+    def print_predicate(self, writer: Writer, name: str, pattern: Expr, facts: str, says: str) -> None:
+        """A predicate of pairs that reads facts."""
+        with writer.block(f"def {name}(i, j, {facts}call):"):
+            writer.line(f'"""{says}"""')
+            writer.line(self._returned(pattern))
+
     def _returned(self, pattern: Expr) -> str:
         if pattern == TRUE:
             return "return torch.ones_like(i + j, dtype=torch.bool)"
-        expressions = ExpressionWriter(PATTERN, lambda name: SYMBOLS[name], lambda name: name, host=self._host())
+        expressions = _PairWriter(PATTERN, lambda name: SYMBOLS[name], lambda name: name, host=self._host())
         found = f"return {expressions.write(pattern)}"
         self._used |= expressions.used
         return found
@@ -105,6 +126,16 @@ class PatternPrinter:
                 comma = "," if len(domain.classes) == 1 else ""
                 writer.line(f"groups.setdefault(({conditions}{comma}), []).append(head)")
             writer.line("return list(groups.values())")
+
+
+class _PairWriter(ExpressionWriter):
+    """Writes predicates that may look tables up."""
+
+    def _written(self, expr: Expr) -> tuple[int, str]:
+        if not isinstance(expr, Entry):
+            return super()._written(expr)
+        self.used.add("_picked")
+        return _ATOM, f"_picked({expr.name}, {', '.join(map(self.write, expr.indices))})"
 
 
 def heads_apart(domain: Domain) -> bool:

@@ -42,6 +42,11 @@ class SlabPrinter:
         return tuple(nodes.values())
 
     @property
+    def listed(self) -> bool:
+        """Whether slabs are tiles of rows with lists of keys, as data say."""
+        return self.plan.lists is not None
+
+    @property
     def begun(self) -> bool:
         """Whether sums of a slab's rows may begin with those over keys that all of them see."""
         return self.plan.states is not None
@@ -49,12 +54,16 @@ class SlabPrinter:
     @property
     def chained(self) -> bool:
         """Whether some rows are in several pieces, each of which goes on with the sums of the one before."""
-        return self.pieces is not None and self.pieces.chained
+        return self._in_passes or (self.pieces is not None and self.pieces.chained)
 
     @property
     def adds(self) -> bool:
         """Whether several pieces have gradients for some rows."""
-        return self.pieces is not None and self.pieces.adds
+        return self._in_passes or (self.pieces is not None and self.pieces.adds)
+
+    @property
+    def _in_passes(self) -> bool:
+        return self.plan.lists is not None and len(self.plan.lists.passes) > 1
 
     @property
     def states(self) -> tuple[tuple[str, str | None], ...]:
@@ -104,7 +113,9 @@ class SlabPrinter:
     def _print_start(self, writer: Writer, kernel: Kernel) -> None:
         self._print_unpacking(writer, kernel)
         positions = self._reads_positions(kernel)
-        if Name.I in positions:
+        if Name.I in positions and self.listed:
+            writer.line("i = slab.i")
+        elif Name.I in positions:
             i = f"torch.arange(slab.first, slab.last + 1, device={self.rows}.device)[:, None]"
             if self.begun and not self._by_distance(kernel):
                 i = f"slab.coordinates({self.rows}.device)"
@@ -130,7 +141,10 @@ class SlabPrinter:
                 self.used.add("_by_key")
                 body.rename[name] = f"{name}_tile"
                 writer.line(f"{name}_tile = _by_key({name}, chunk, shape)")
-        if any(Name.J in _positions(node) for node in (*sweep.body, *sweep.numbers, *sweep.reductions)):
+        reads_j = any(Name.J in _positions(node) for node in (*sweep.body, *sweep.numbers, *sweep.reductions))
+        if reads_j and self.listed:
+            writer.line("j = chunk.j")
+        elif reads_j:
             j = f"chunk.start + torch.arange(chunk.count, device={self.rows}.device)"
             if self.begun:
                 j = f"chunk.{'beside_first' if self._by_distance(kernel) else 'of_all'}({j})"
@@ -138,8 +152,8 @@ class SlabPrinter:
 
     def _print_forward(self, writer: Writer) -> int:
         kernel, outputs = self.forward, self.forward_graph.outputs
-        body = TorchBody(writer, kernel, self.operands, self.used, in_place=True, together=self.begun)
-        names = ", ".join(self.operands.names)
+        body = TorchBody(writer, kernel, self.operands, self.used, in_place=True, together=self.begun or self.listed)
+        names = ", ".join(self.operands.passed)
         state = ", state, finishes" if self.chained else ", state" if self.begun else ""
         with writer.block(f"def _forward_slab({names}, numbers, slab, chunks, work, call{state}):"):
             shape = "[batch * kv heads, group * rows, d]"
@@ -236,9 +250,9 @@ class SlabPrinter:
 
     def _print_backward(self, writer: Writer) -> int:
         kernel = self.backward
-        body = TorchBody(writer, kernel, self.operands, self.used, in_place=True, together=self.begun)
+        body = TorchBody(writer, kernel, self.operands, self.used, in_place=True, together=self.begun or self.listed)
         statistics = [node.name for node in kernel.statistics]
-        arguments = ", ".join([*self.operands.names, "d_out", *statistics, *self.added()])
+        arguments = ", ".join([*self.operands.passed, "d_out", *statistics, *self.added()])
         once = self.counted_once()
         begins = ", begins" if once else ""
         with writer.block(f"def _backward_slab({arguments}, numbers, slab, chunks, work, call{begins}):"):

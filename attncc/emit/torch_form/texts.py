@@ -17,7 +17,7 @@ _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
-class _Total:
+class Total:
     """A tensor that slabs add to."""
 
     name: str
@@ -45,7 +45,7 @@ class PassTexts:
         self.operands = operands
         self.form = form
         self.statistics = [name for name in plan.torch.forward.outputs if name != "out"]
-        self._own_totals = tuple(self._totals())
+        self.own_totals = tuple(self._totals())
 
     def values(self) -> dict[str, object]:
         """What the template reads, by name."""
@@ -83,17 +83,17 @@ class PassTexts:
             "gradients_of": listed(list(operands.names)),
             "gradient_buffers": [self._buffer(each) for each in operands] + self._other_buffers(),
             "rows_given": self._rows_given(),
-            "totals": [each.name for each in self._own_totals],
+            "totals": [each.name for each in self.own_totals],
             "backward_by_head": lines(
                 *map(operands.by_head, operands),
                 *(f"{name}[:, at]" for name in self._rows_given()),
-                *(each.name if each.operand.kind is Kind.TABLE else f"{each.name}_own" for each in self._own_totals),
+                *(each.name if each.operand.kind is Kind.TABLE else f"{each.name}_own" for each in self.own_totals),
                 *("own", "call", "functools.partial(_store, grads, at)"),
             ),
             "backward_run": lines(
                 *operands.names,
                 *self._rows_given(),
-                *(each.name for each in self._own_totals),
+                *(each.name for each in self.own_totals),
                 *("numbers", "call", "functools.partial(_store, grads)"),
             ),
             "slab_rows": [
@@ -106,15 +106,15 @@ class PassTexts:
             "add_key_sums": self._key_sums("_add_key_sums({total}, {total}_sums, slab, chunks)"),
             "own_totals": [
                 f"{each.name}_own = {each.name}.new_zeros({each.name}.shape[0], len(at), *{each.name}.shape[2:])"
-                for each in self._own_totals
+                for each in self.own_totals
                 if each.operand.kind is not Kind.TABLE
             ],
             "add_own_totals": [
                 f"{each.name}.index_add_(1, {'kv_at' if each.operand.kind in _COLUMNS else 'at'}, {each.name}_own)"
-                for each in self._own_totals
+                for each in self.own_totals
                 if each.operand.kind is not Kind.TABLE
             ],
-            "finished_totals": [line for each in self._own_totals for line in self._finished(each)],
+            "finished_totals": [line for each in self.own_totals for line in self.finished(each)],
             "row_gradients": ", ".join(gradient_name(each.name) for each in rows) + "," * (len(rows) == 1),
             "returned_gradients": ", ".join(map(self._returned, operands)) + "," * (len(gradients) == 1),
             "scored_by_block": ", ".join(map(self.by_block, self.form.scored())),
@@ -124,13 +124,29 @@ class PassTexts:
             "real_grad_names": ", ".join(gradient_name(each.name) for each in real),
             "cotangents": f"({', '.join(gradient_name(each.name) for each in real)},)" if whole else "grads",
             "second_gradients": ", ".join("None" if each in whole else gradient_name(each.name) for each in operands),
-            "vmap": "_each_vmap" if core.of_kind(Kind.OFFSET_NUMBER, Kind.TABLE) else "_fold_vmap",
+            "vmap": "_each_vmap" if self._lacks_batch() else "_fold_vmap",
+            "facts_by_rows": "".join(f"{self._fact_by_rows(each)}, " for each in operands.facts),
             "schema_inputs": literal(", ".join(f"Tensor {name}" for name in operands.names)),
             "schema_gradients": literal(
                 f"({', '.join(['Tensor'] * len(gradients))})" if len(gradients) > 1 else "Tensor"
             ),
             "fake_gradients": ", ".join(f"{name}.new_empty({name}.shape)" for name in operands.names),
         }
+
+    def _lacks_batch(self) -> bool:
+        """Whether an operand may have no axis of batch entries."""
+        core = self.operands.core
+        return bool(core.of_kind(Kind.OFFSET_NUMBER, Kind.TABLE)) or any(each.kind.is_fact for each in core.operands)
+
+    def _fact_by_rows(self, operand: Operand) -> str:
+        """The text of what the pattern reads, for some rows and all keys."""
+        match operand.kind:
+            case Kind.ROW_FACT:
+                return f"{operand.name}[:, :, None, rows, None]"
+            case Kind.COLUMN_FACT:
+                return f"{operand.name}[:, :, None, None]"
+            case _:
+                return operand.name
 
     # --- pieces -----------------------------------------------------------------------------------------------
 
@@ -169,7 +185,7 @@ class PassTexts:
         return [f"{name}_part = {name}[:, :, part.places]" for name in names]
 
     def _part_totals(self, template: str) -> list[str]:
-        names = [each.name for each in self._own_totals if each.operand.kind in _COLUMNS]
+        names = [each.name for each in self.own_totals if each.operand.kind in _COLUMNS]
         return [template.format(name=name, part=f"{name}_part") for name in names]
 
     def _states(self) -> list[str]:
@@ -193,7 +209,7 @@ class PassTexts:
 
     # --- totals -----------------------------------------------------------------------------------------------
 
-    def _totals(self) -> list[_Total]:
+    def _totals(self) -> list[Total]:
         """One for each gradient, and one for each summand that is multiplied by a number of its own."""
         found = []
         for gradient, (operand, parts) in self.operands.totals(self.form.backward_graph).items():
@@ -201,10 +217,10 @@ class PassTexts:
             plain = tuple(part.total for part in parts if part.factor is None)
             if single or plain:
                 sums = tuple(part.total for part in parts) if single else plain
-                found.append(_Total(gradient, operand, sums, parts[0].factor if single else None, gradient))
+                found.append(Total(gradient, operand, sums, parts[0].factor if single else None, gradient))
             for part in parts if not single else ():
                 if part.factor is not None:
-                    found.append(_Total(part.total, operand, (part.total,), part.factor, gradient))
+                    found.append(Total(part.total, operand, (part.total,), part.factor, gradient))
         return found
 
     def _buffer(self, operand: Operand) -> str:
@@ -213,24 +229,24 @@ class PassTexts:
             made = "empty" if operand in self.operands.row_gradients(self.form.backward_graph) else "zeros"
             dtype = ", dtype=wide" if self.form.adds else ""
             return f"{gradient} = {name}.new_{made}({name}.shape{dtype})"
-        if operand.kind is Kind.TABLE and self.operands.is_whole(operand):
+        if self.operands.is_whole(operand):
             return f"{gradient} = torch.zeros_like({name})"
         return f"{gradient} = {name}.new_zeros({name}.shape, dtype=wide)"
 
     def _other_buffers(self) -> list[str]:
         names = {gradient_name(each.name) for each in self.operands}
         return [
-            f"{each.name} = torch.zeros_like({each.gradient})" for each in self._own_totals if each.name not in names
+            f"{each.name} = torch.zeros_like({each.gradient})" for each in self.own_totals if each.name not in names
         ]
 
     def _key_sums(self, template: str) -> list[str]:
         """For each total of keys a line about what slabs that are computed together add to it."""
         part = "" if self.form.pieces is None else "_part"
-        totals = [each.name for each in self._own_totals if each.operand.kind in _COLUMNS and self.form.begun]
+        totals = [each.name for each in self.own_totals if each.operand.kind in _COLUMNS and self.form.begun]
         return [template.format(total=f"{name}{part}") for name in totals]
 
     def _by_slab(self, node: str) -> str:
-        total = next(each for each in self._own_totals if node in each.sums)
+        total = next(each for each in self.own_totals if node in each.sums)
         own = "" if self.form.pieces is None else "_part"
         if self.form.begun and total.operand.kind in _COLUMNS:
             flat = ".flatten(0, 1)" if total.operand.kind is Kind.COLUMN_VECTOR else ""
@@ -245,7 +261,7 @@ class PassTexts:
             case _:
                 return f"{total.name}[slab.entries]" if self.operands.has_batch(total.operand) else total.name
 
-    def _finished(self, total: _Total) -> list[str]:
+    def finished(self, total: Total) -> list[str]:
         """What is left to do to a total once every slab has added."""
         lines = []
         factor = total.factor
@@ -299,7 +315,7 @@ class PassTexts:
             case Kind.OFFSET_NUMBER:
                 self.form.used.add("_at_distances")
                 return f"_at_distances({name}, {row}, {place}, m)"
-            case Kind.TABLE:
+            case _:
                 return name
 
     # --- call-wide numbers ------------------------------------------------------------------------------------
