@@ -31,6 +31,7 @@ CODES: dict[str, str] = {
     "E303": "branches that cannot be merged",
     "E304": "a function of all keys in a causal attention",
     "E305": "a weight that has no channels",
+    "E306": "keys of several lengths in one attention",
     "W301": "an exponential that can overflow",
     "W302": "declared data that nothing reads",
     "E901": "a file cannot be read or written",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from math import lcm
 
 import torch
 
@@ -49,6 +50,9 @@ def cases_of(spec: Spec, seed: int = 0, quick: bool = False) -> tuple[Case, ...]
     limits: dict[str, tuple[object, ...]] = {"d": widths, "e": value_widths}
     if _has_vectors_of_pairs(spec):
         limits["n"] = _OF_PAIRS
+    step = lcm(*(core.blocks.stride for core in spec.cores if core.blocks is not None))
+    if step > 1:  # the first key begins a block
+        limits["k_start"] = (0, step, 3 * step)
     if max(_most_dots(core.weight, core.score) for core in spec.cores) > 2:
         limits["d"] = tuple(each for each in widths if each <= _NARROW) or widths
     return cases(

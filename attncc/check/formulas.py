@@ -40,6 +40,7 @@ from attncc.spec.expr import (
     Not,
     Or,
     OverKeys,
+    Pooled,
     Reduce,
     Rotate,
     RowSum,
@@ -83,6 +84,7 @@ class Scope:
     rows: Number | None = None  # readable in a normalizer only
     related: Tensor | None = None  # the pairs that a sum over keys takes
     visible: Tensor | None = None  # the pairs whose key `kv_lengths` does not hide
+    keys: Scope | None = None  # that of single keys, where the keys of pairs are blocks of these
     _known: dict[object, Number] = field(default_factory=dict, compare=False)
     _masks: dict[object, Tensor] = field(default_factory=dict, compare=False)
 
@@ -154,7 +156,9 @@ class Scope:
                 return Number(torch.arange(width, device=self._device))
             case Width(vector=vector):
                 return Number(torch.tensor(self._width(vector), device=self._device))
-            case Let() | Dot() | Reduce() | Vector() | Token() | Entry() | Rotate() | MatMul() | OverKeys() | AtRow():
+            case (
+                Let() | Dot() | Reduce() | Vector() | Token() | Entry() | Rotate() | MatMul() | OverKeys() | AtRow()
+            ) | Pooled():
                 key = (expr, width)
                 if key not in self._known:
                     self._known[key] = self._read(expr, width)
@@ -183,6 +187,8 @@ class Scope:
                 return self._kept(self._over_features((vector,), sides, function), None)
             case OverKeys(function=function, value=value):
                 return self._over_keys(function, value, width)
+            case Pooled():
+                return self._kept(self._pooled(expr, width), width)
             case AtRow(value=value):
                 return self._kept(self._at_row(value, width), width)
             case Rotate(layout=layout, vector=vector):
@@ -398,6 +404,21 @@ class Scope:
         found = keys._value(value, width).value()
         visible = visible if width is None else visible[..., None]
         return found.expand(wide.joint_shape(found.shape, visible.shape)), visible
+
+    def _pooled(self, expr: Pooled, width: int | None) -> Number:
+        """The mean of each block of keys; hidden keys take no part."""
+        assert self.keys is not None
+        values, visible = self.keys._of_keys(expr.value, width)
+        values, axis = torch.where(visible, values.to(self.real), 0), 3
+        length = values.shape[axis]
+        starts = range(0, length, expr.stride)
+        blocks = [slice(start, min(start + expr.width, length)) for start in starts]
+        along = (slice(None),) * axis
+        totals = [values[(*along, block)].sum(axis) for block in blocks]
+        counts = [visible[(*along, block)].sum(axis).clamp(min=1) for block in blocks]
+        if not blocks:
+            return Number(values)
+        return Number(torch.stack([total / count for total, count in zip(totals, counts, strict=True)], axis))
 
     def _over_keys(self, function: str, value: Expr, width: int | None) -> Number:
         """A function of all keys, or of those up to each. Hidden keys take no part; but for sums, they have 0."""

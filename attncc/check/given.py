@@ -20,6 +20,7 @@ from attncc.spec.expr import (
     Name,
     Output,
     OverKeys,
+    Pooled,
     Reduce,
     Rotate,
     RowSum,
@@ -119,7 +120,7 @@ def sides_of(expr: Expr, data: Mapping[str, Data]) -> tuple[bool, bool]:
     while pending:
         node = pending.pop()
         match node:
-            case OverKeys():
+            case OverKeys() | Pooled():
                 column = True
                 continue
             case AtRow():

@@ -41,6 +41,7 @@ from attncc.spec.expr import (
     walk,
 )
 from attncc.spec.model import Align, Spec
+from attncc.spec.pooled import Blocked
 
 __all__ = ["Dense", "Lengths", "OutsideTable", "dense", "related"]
 
@@ -94,12 +95,17 @@ def dense(
     device = data[0].device
     symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, device) | _call_symbols(sizes, scale, dtype, device)
     shown = _visible(batch, m, kv_lengths, device)
+    keys = None
+    if spec.blocks is not None:
+        keys = Scope(symbols, laid, dtype, visible=shown)
+        m, kv_lengths, symbols, shown = _blocked(spec.blocks, symbols, batch, m, kv_lengths, k_start, device)
     visible = shown.expand(batch, heads, n, m)
-    related = _related(Scope(symbols, laid, dtype, mask=visible, score=spec.score, visible=shown), spec, visible)
+    scope = Scope(symbols, laid, dtype, mask=visible, score=spec.score, visible=shown, keys=keys)
+    related = _related(scope, spec, visible)
 
     symbols |= {Name.COUNT: related.sum(-1, keepdim=True)}
     laid = {name: (each, _without_garbage(each, values, related)) for name, (each, values) in laid.items()}
-    scope = Scope(symbols, laid, dtype, mask=related, score=spec.score, related=related, visible=shown)
+    scope = Scope(symbols, laid, dtype, mask=related, score=spec.score, related=related, visible=shown, keys=keys)
     if spec.normalizer == Symbol(Name.CHANNELS):
         return _by_channel(spec, scope, related, shapes)
     weight = wide.only(related, scope.number(spec.weight), scope.real)
@@ -112,6 +118,28 @@ def dense(
     out = weights @ value.value().to(dtype)[..., 0, :, :].expand(batch, heads, m, -1)
     lse = wide.logarithm(normalizer).squeeze(-1) if _reads_row_sum(spec.normalizer) else None
     return Dense(out, lse, weights, normalizer)
+
+
+def _blocked(
+    blocks: Blocked,
+    symbols: Mapping[Name, Tensor],
+    batch: int,
+    m: int,
+    kv_lengths: Lengths,
+    k_start: int,
+    device: torch.device,
+) -> tuple[int, Lengths, dict[Name, Tensor], Tensor]:
+    """The number of blocks of keys, how many of them are visible, where they stand, and the mask of these."""
+    stride = blocks.stride
+    if k_start % stride:
+        raise ValueError(f"k_start is {k_start}, and blocks begin at multiples of {stride}")
+    count = -(-m // stride)
+    lengths = None if kv_lengths is None else -(-_per_batch(kv_lengths, device) // stride)
+    number = (k_start // stride + torch.arange(count, device=device))[None, None, None]
+    at = number
+    if blocks.at is not None:
+        at = Scope({**symbols, Name.J: number}, {}, torch.float64).number(blocks.at).value()
+    return count, lengths, {**symbols, Name.J: at}, _visible(batch, count, lengths, device)
 
 
 def _by_channel(spec: Spec, scope: Scope, related: Tensor, shapes: Mapping[str, torch.Size]) -> Dense:

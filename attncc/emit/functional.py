@@ -63,6 +63,7 @@ class FunctionalForm:
         start = f"k_start + {sizes[Size.KEYS]} - {sizes[Size.QUERIES]}"
         return {
             "data": ", ".join(data),
+            "places": self._places(len(data)),
             "data_pairs": ", ".join(f'("{name}", {name})' for name in data),
             "first": rows,
             "cast": cast if ", " in cast else f"{cast},",
@@ -85,6 +86,14 @@ class FunctionalForm:
             "scale_argument": ", scale" if spec.reads_scale else "",
             "attention_class": arguments.module(self.decoder),
         }
+
+    def _places(self, count: int) -> str:
+        """The arguments behind the data, as the passes take them."""
+        rest = f"*prepared[{count}:]"
+        if self.spec.blocks is None:
+            return rest
+        self.used.add("_on_blocks")
+        return f"*_on_blocks({self.spec.blocks.stride}, {rest})"
 
     def _stand_ins(self) -> dict[str, str]:
         """Data that weights do not depend on, each with what may stand in its place."""

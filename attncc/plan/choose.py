@@ -30,6 +30,7 @@ from attncc.rewrite.finish import finish
 from attncc.rewrite.laws import DIVISIONS, PEAKS
 from attncc.spec.expr import Call, Expr, Let, Merge, walk
 from attncc.spec.model import Spec
+from attncc.spec.pooled import on_blocks
 from attncc.spec.sides import reads_data
 
 _BY_DATA = "data decide which pairs are related, and tiles are listed when they are known"
@@ -86,6 +87,7 @@ def plan_core(spec: Spec) -> Plan:
         AttnError: E301 when the pattern relates no pair, E302 when a vector would have to be made for every pair, E304
             when a causal pattern hides keys of which others are made.
     """
+    spec = _on_blocks(spec)
     domain = _domain(spec)
     _refuse_empty(spec, domain)
     refuse_later_keys(spec, domain)
@@ -127,6 +129,21 @@ def plan_core(spec: Spec) -> Plan:
         tiles=tiles_for(gpu.forward, gpu.backward),
         slabs=SLABS,
         warnings=overflows(spec, graph, decays(spec, causal)),
+    )
+
+
+def _on_blocks(spec: Spec) -> Spec:
+    """The spec in which `j` counts the blocks of keys, where keys are such."""
+    if spec.blocks is None or spec.blocks.at is None:
+        return spec
+    at = spec.blocks.at
+    return replace(
+        spec,
+        pattern=on_blocks(spec.pattern, at),
+        score=on_blocks(spec.score, at),
+        weight=on_blocks(spec.weight, at),
+        normalizer=on_blocks(spec.normalizer, at),
+        value=on_blocks(spec.value, at),
     )
 
 

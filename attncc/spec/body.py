@@ -5,9 +5,10 @@ from __future__ import annotations
 from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.spec.data import Data, K, Q, V
 from attncc.spec.declared import Declarations
-from attncc.spec.expr import Expr, Let, Type, type_of
+from attncc.spec.expr import Expr, Let, Pooled, Type, type_of, walk
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.fields import FieldName
+from attncc.spec.pooled import placed, step_of
 from attncc.spec.scope import Bound, data_of
 from attncc.spec.sides import Side, reads_data, side_of
 from attncc.spec.words import Words, taken
@@ -45,7 +46,24 @@ class BodyResolver:
             if isinstance(statement, tree.LetStatement) and self._is_free(statement.name):
                 value = self.expressions.value(statement.value, self.bindings, FieldName.LET)
                 name = statement.name.text
+                if statement.at is not None and value is not None:
+                    value = self._placed(value, statement.at)
                 self.bindings[name] = None if value is None else self._named(statement.name, value)
+
+    def _placed(self, value: Expr, at: tree.Tree) -> Expr | None:
+        """A value of blocks of keys, which stand where the spec says."""
+        where = self.expressions.number(at, self.bindings, FieldName.PATTERN)
+        if not any(isinstance(each, Pooled) for each in walk(value)):
+            label = Label(at.span, "expected `pool(…)` before this")
+            note = "`at` says where blocks of keys stand; other values stand where their keys do"
+            self._error("E205", "this has one of each key", label, notes=(note,))
+            return None
+        if step_of(where) is None:
+            label = Label(at.span, "expected a number such as `16 * j + 15`")
+            note = "blocks of keys stand at a whole number of steps, one behind the other: a * j + b with a > 0"
+            self._error("E211", "this does not place blocks one behind the other", label, notes=(note,))
+            return None
+        return placed(value, where)
 
     def _is_free(self, name: tree.Identifier) -> bool:
         """Whether a value may have this name; q, k and v may be made anew."""

@@ -10,20 +10,24 @@ from attncc.spec.expr import (
     FALSE,
     TRUE,
     Call,
+    Const,
     Dot,
     Expr,
     Merge,
     Output,
     OverKeys,
+    Pooled,
     Reduce,
     Rotate,
     RowSum,
     Type,
     Width,
     type_of,
+    walk,
 )
 from attncc.spec.fields import FieldName
-from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, VECTOR_FUNCTIONS
+from attncc.spec.fold import LARGEST_POSITION
+from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, POOL, VECTOR_FUNCTIONS
 from attncc.spec.names import CONSTANTS, SYMBOLS, NameScope
 from attncc.spec.scope import Bindings, Bound, Function, Stop, is_truth
 from attncc.spec.sides import Side, side_of
@@ -51,6 +55,8 @@ class CallScope(NameScope):
             return self._of_vectors(node, bindings, where)
         elif name.text in KEY_FUNCTIONS:
             return self._over_keys(node, bindings, where)
+        elif name.text == POOL:
+            return self._pool(node, bindings, where)
         elif name.text in FUNCTIONS:
             return self._function(node, bindings, where)
         elif (word := self.words.patterns.get(name.text) or self.words.functions.get(name.text)) is not None:
@@ -69,7 +75,7 @@ class CallScope(NameScope):
             self.fail(
                 "E206", f"`{name.text}` takes no arguments", name.span, text="no word or function", helps=(help_,)
             )
-        known = {*self.words.patterns, *self.words.functions, *FUNCTIONS, *VECTOR_FUNCTIONS, *KEY_FUNCTIONS}
+        known = {*self.words.patterns, *self.words.functions, *FUNCTIONS, *VECTOR_FUNCTIONS, *KEY_FUNCTIONS, POOL}
         if name.text in self.words.similarities:
             help_ = f"write `similarity = {name.text}(…)`"
             self.fail("E201", f"`{name.text}` is a similarity, not a function", name.span, helps=(help_,))
@@ -149,6 +155,39 @@ class CallScope(NameScope):
             text = "expected something of each key"
             self.fail("E205", f"`{name}` is of keys, but this {found}", given[0].span, text=text, helps=axes)
         return OverKeys(name, value, span=span)
+
+    def _pool(self, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
+        """The mean of the keys of a block, one for each `stride` keys."""
+        if where is not FieldName.LET:
+            note = "it gives fewer keys than there are, and what it gives needs a name"
+            helps = ("write `let k = pool(k, 16) at 16 * j + 15` above",)
+            self.fail("E207", f"`{POOL}` cannot be read in `{where.value}`", node.span, notes=(note,), helps=helps)
+        given = self._positional(node)
+        if len(given) not in (2, 3):
+            helps = ("write `pool(k, width)`, or `pool(k, width, stride)`",)
+            message = f"`{POOL}` takes something of keys, a width and perhaps a stride, but {_given(len(given))}"
+            self.fail("E206", message, node.span, helps=helps)
+        value = self.as_value(given[0], bindings, where)
+        if side_of(value, self.data(bindings)) is not Side.COLUMN:
+            self.fail("E205", f"`{POOL}` is of keys, but this is not", given[0].span, text="expected something of keys")
+        if any(isinstance(each, Pooled) for each in walk(value)):
+            self.fail(
+                "E205", "what is pooled already is not pooled again", given[0].span, text="made of blocks of keys"
+            )
+        sizes = [self._size(each, bindings) for each in given[1:]]
+        return Pooled(value, sizes[0], sizes[-1], span=node.span)
+
+    def _size(self, node: tree.Tree, bindings: Bindings) -> int:
+        value = self.as_number(node, bindings, FieldName.LET)
+        if not isinstance(value, Const) or not isinstance(value.value, int) or not 0 < value.value <= LARGEST_POSITION:
+            text = "expected a whole number of at least 1"
+            self.fail(
+                "E209",
+                "the width of a block is a whole number that is known when the spec is built",
+                node.span,
+                text=text,
+            )
+        return value.value
 
     def _row_sum(self, node: tree.Call, bindings: Bindings) -> Expr:
         match node.arguments:

@@ -34,6 +34,7 @@ from attncc.spec.functions import FUNCTIONS
 from attncc.spec.listed import check_pattern, reads_listed
 from attncc.spec.model import Align, Spec
 from attncc.spec.parameters import ParameterResolver
+from attncc.spec.pooled import Blocked, UnlikeKeys, blocks_of
 from attncc.spec.scope import Bindings, data_of
 from attncc.spec.sides import Side, of_patterns_alone, reads_data, side_of
 from attncc.spec.text import text as expr_text
@@ -83,7 +84,19 @@ class FieldResolver:
         self._check_row(spec, bindings)
         self._check_widths(spec, bindings)
         self._check_channels(spec, bindings)
-        return spec
+        return replace(spec, blocks=self._blocks(spec, bindings))
+
+    def _blocks(self, spec: Spec, bindings: Bindings) -> Blocked | None:
+        """What the keys are."""
+        if self.errors:
+            return None
+        try:
+            return blocks_of((spec.pattern, *read_fields(spec)), data_of(bindings))
+        except UnlikeKeys as error:
+            place = error.term.span or spec.span
+            message = "keys are of different lengths"
+            self._error("E306", message, Label(place, "this does not fit"), notes=(f"this {error.reason}",))
+            return None
 
     def fields(
         self, statements: tuple[tree.Statement, ...], allowed: type[FieldName] | tuple[FieldName, ...]

@@ -197,6 +197,19 @@ class OverKeys(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Pooled(Expr):
+    """The mean over a block of keys: block t holds the keys t * stride … t * stride + width - 1 that there are.
+
+    There is one for each `stride` keys. Block j stands at the position `at`; None where the spec does not say.
+    """
+
+    value: Expr
+    width: int
+    stride: int
+    at: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AtRow(Expr):
     """A value of a key, that of the key which stands where the query does."""
 
@@ -389,6 +402,8 @@ def names_in(expr: Expr) -> frozenset[Name]:
                 found.add(name)
             case AtRow(value=value):
                 found |= names_in(value) - {Name.J} | {Name.I}
+            case Pooled(value=value):
+                found |= names_in(value) - {Name.J}
             case node:
                 pending += children(node)
     return frozenset(found)
@@ -433,7 +448,7 @@ def type_of(expr: Expr) -> Type:
             return Type.INT
         case Let(value=value) | AtRow(value=value):
             return type_of(value)
-        case OverKeys(value=value):
+        case OverKeys(value=value) | Pooled(value=value):
             return Type.VECTOR if varies_by_feature(value) else Type.REAL
         case Symbol(name=name):
             return Type.INT if name in INTEGER_NAMES else Type.REAL

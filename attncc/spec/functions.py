@@ -80,6 +80,8 @@ class KeyFunction:
     instead: str = ""
 
 
+POOL = "pool"  # of blocks of keys: it gives fewer than there are
+
 KEY_FUNCTIONS: dict[str, KeyFunction] = {
     each.name: each
     for each in (

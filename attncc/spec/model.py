@@ -8,6 +8,7 @@ from enum import Enum
 from attncc.diagnostics import Source, Span
 from attncc.spec.data import Data, K, Q, V
 from attncc.spec.expr import Expr, Name, Vector, names_in
+from attncc.spec.pooled import Blocked
 
 
 class Align(Enum):
@@ -44,6 +45,7 @@ class Spec:
     score: Expr
     weight: Expr
     normalizer: Expr
+    blocks: Blocked | None = None  # what the keys are, where these are not the keys of the call
     value: Expr = field(default_factory=lambda: Vector("v"))  # the vector of a key that weights multiply
     align: Align = Align.END
     data: tuple[Data, ...] = (Q, K, V)  # what the emitted function takes, in order

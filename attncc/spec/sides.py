@@ -22,6 +22,7 @@ from attncc.spec.expr import (
     Negate,
     Output,
     OverKeys,
+    Pooled,
     RowSum,
     Symbol,
     Token,
@@ -59,7 +60,7 @@ def side_of(expr: Expr, data: Mapping[str, Data]) -> Side:
             return Side.ROW if data[name].is_row else Side.COLUMN
         case Output() | Merge() | AtRow():
             return Side.ROW
-        case OverKeys():
+        case OverKeys() | Pooled():
             return Side.COLUMN
         case Local() | RowSum():
             return Side.PAIR

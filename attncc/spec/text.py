@@ -27,6 +27,7 @@ from attncc.spec.expr import (
     Or,
     Output,
     OverKeys,
+    Pooled,
     Reduce,
     Rotate,
     RowSum,
@@ -78,6 +79,9 @@ def _written(expr: Expr) -> tuple[int, str]:
             return _ATOM, f"width({text(vector)})"
         case Dot(left=left, right=right):
             return _ATOM, f"dot({text(left)}, {text(right)})"
+        case Pooled(value=value, width=width, stride=stride):
+            sizes = f"{width}" if width == stride else f"{width}, {stride}"
+            return _ATOM, f"pool({text(value)}, {sizes})"
         case OverKeys(function=function, value=value):
             return _ATOM, f"{function}({text(value)})"
         case AtRow(value=value):

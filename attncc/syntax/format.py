@@ -73,8 +73,9 @@ def _statement(cursor: Cursor, node: tree.Statement | tree.Definition) -> Docume
     match node:
         case tree.Field(value=value):
             return concat(cursor.token(), assigned(cursor, value))
-        case tree.LetStatement(value=value):
-            return concat(cursor.token(), cursor.spaced(), assigned(cursor, value))
+        case tree.LetStatement(value=value, at=at):
+            named = concat(cursor.token(), cursor.spaced(), assigned(cursor, value))
+            return named if at is None else concat(named, cursor.spaced(), cursor.gap(SPACE), expression(cursor, at))
         case tree.Require(conditions=conditions):
             return concat(cursor.token(), cursor.gap(SPACE), _listed(cursor, conditions))
         case tree.Declaration(data=data):

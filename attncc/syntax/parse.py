@@ -340,7 +340,8 @@ class _Builder(Transformer[Token, Any]):
         return _Axes(tuple(parts))
 
     def let(self, meta: Meta, parts: list[Any]) -> tree.LetStatement:
-        return tree.LetStatement(self._identifier(parts[1]), parts[2], span=self._span(meta))
+        at = parts[4] if len(parts) > 3 else None
+        return tree.LetStatement(self._identifier(parts[1]), parts[2], at, span=self._span(meta))
 
     def branch(self, meta: Meta, parts: list[Any]) -> tree.Branch:
         name, _, statements = self._headed(parts)

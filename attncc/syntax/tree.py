@@ -222,10 +222,11 @@ class Declaration(Node):
 
 @dataclass(frozen=True, slots=True)
 class LetStatement(Node):
-    """`let name = value`"""
+    """`let name = value`, or `let name = value at position` where there are fewer of it than keys"""
 
     name: Identifier
     value: Tree
+    at: Tree | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from attncc.spec.expr import (
     Name,
     Output,
     OverKeys,
+    Pooled,
     Token,
     Vector,
     names_in,
@@ -59,6 +60,7 @@ class Prologue:
         self.defers = False  # whether formulas of single vectors may be left for those who read them
         self.operands = operands
         self.sizes = Sizes(plan.spec, optional)
+        self.keys = "m" if plan.spec.blocks is None else "blocks"
         self.used: set[str] = set()
 
     def text(self) -> str:
@@ -127,6 +129,9 @@ class Prologue:
         out.line("head = torch.arange(heads, device=device)[:, None, None]")
         out.line("i = _positions(n, q_start, q_starts, device)")
         out.line("j = _positions(m, k_start, None, device)")
+        if (made := self.plan.spec.blocks) is not None:
+            out.line(f"blocks = -(-m // {made.stride})")
+            out.line(f"block = _positions(blocks, k_start // {made.stride}, None, device)")
         starts = "q_starts" if in_call else "None"
         out.line(f"distance = _positions(n + m, q_start - k_start - m + 1, {starts}, device)")
         out.line("hidden = _hidden(kv_lengths, m, device)")
@@ -145,14 +150,14 @@ class Prologue:
         if operand.kind.is_fact:
             return self._fact(operand, body, tokens)
         if operand.source is not None:
-            return _shaped(operand, tokens.aligned(self.operands.data[operand.source], in_dtype=True))
+            return _shaped(operand, tokens.aligned(self.operands.data[operand.source], in_dtype=True), self.keys)
         assert operand.value is not None
         like = None if operand.like is None else self.plan.core[operand.like]
         wide = None if like is None else like.value or Vector(like.source or like.name)
         written = tokens.root(operand.value, operand.kind, wide)
         alone = _only_vector(operand.value) if operand.kind.is_vector and self.plan.states is not None else None
         if alone is None:
-            body.line(f"{operand.name} = {_shaped(operand, written)}")
+            body.line(f"{operand.name} = {_shaped(operand, written, self.keys)}")
             return operand.name
         self.used |= {"_features", "_vectors"}
         self.defers = True
@@ -236,23 +241,23 @@ def _only_vector(expr: Expr) -> str | None:
     """The vector of each token that alone decides a value, if nothing else does, nor is any of it named."""
     nodes = list(walk(expr))
     names = {each.name for each in nodes if isinstance(each, Vector)}
-    others = (Let, Entry, Token, Channel, OverKeys, AtRow, MatMul, Local, Output, Merge)
+    others = (Let, Entry, Token, Channel, OverKeys, Pooled, AtRow, MatMul, Local, Output, Merge)
     if len(names) != 1 or names_in(expr) - {Name.WIDTH} or any(isinstance(each, others) for each in nodes):
         return None
     return names.pop()
 
 
-def _shaped(operand: Operand, text: str) -> str:
+def _shaped(operand: Operand, text: str, keys: str = "m") -> str:
     """A value with every axis of its kind."""
     match operand.kind:
         case Kind.ROW_VECTOR:
             return f"_vectors({text}, batch, heads, n, {'wide' if operand.wide else 'dtype'})"
         case Kind.COLUMN_VECTOR:
-            return f"_vectors({text}, batch, kv_heads, m, {'wide' if operand.wide else 'dtype'})"
+            return f"_vectors({text}, batch, kv_heads, {keys}, {'wide' if operand.wide else 'dtype'})"
         case Kind.ROW_NUMBER:
             return f"_numbers_of({text}, batch, heads, n, wide, device)"
         case Kind.COLUMN_NUMBER:
-            return f"_numbers_of({text}, batch, kv_heads, m, wide, device)"
+            return f"_numbers_of({text}, batch, kv_heads, {keys}, wide, device)"
         case _:
             return f"_numbers_of({text}, -1, heads, -1, wide, device)"
 

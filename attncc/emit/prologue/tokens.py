@@ -30,6 +30,7 @@ from attncc.spec.expr import (
     Negate,
     Output,
     OverKeys,
+    Pooled,
     Reduce,
     Rotate,
     Symbol,
@@ -59,7 +60,7 @@ _SYMBOLS = {
     Name.SCALE: "scale",
 }
 _LOCALS = frozenset("batch kv_heads wide device head distance hidden valid scale q_start q_starts k_start".split())
-_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local, Output, Merge, OverKeys, AtRow)
+_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local, Output, Merge, OverKeys, AtRow, Pooled)
 _TENSOR_NAMES = frozenset({Name.I, Name.J, Name.HEAD, Name.VALID})
 
 
@@ -81,6 +82,7 @@ class TokenWriter(ExpressionWriter):
         self.carries = carries
         self.carried = 0
         self._of_distance = False
+        self._in_block = plan.spec.blocks is None  # whether `j` is the position of a key, not the number of a block
         self._widths: list[str | None] = []  # of the vectors that are being written, outermost first
         self._named: dict[object, str] = {}
         self._taken = set(TAKEN_NAMES | _LOCALS | self.data.keys() | set(operands.names))
@@ -108,12 +110,13 @@ class TokenWriter(ExpressionWriter):
     def _key(self, expr: Expr) -> object:
         """What a value's name goes by: positions mean others for distances, and features others for other widths."""
         width = self._widths[-1] if self._widths and any(isinstance(each, Channel) for each in walk(expr)) else None
-        return self._of_distance and bool(names_in(expr) & {Name.I, Name.J}), width, expr
+        by_distance = self._of_distance and bool(names_in(expr) & {Name.I, Name.J})
+        return by_distance, self._in_block and Name.J in names_in(expr), width, expr
 
     def _symbol(self, name: Name) -> str:
         if self._of_distance and name in (Name.I, Name.J):
             return "distance" if name is Name.I else "0"
-        return _SYMBOLS[name]
+        return "block" if name is Name.J and not self._in_block else _SYMBOLS[name]
 
     # --- expressions ------------------------------------------------------------------------------------------
 
@@ -154,6 +157,8 @@ class TokenWriter(ExpressionWriter):
                 return _ATOM, f"({self._vector(vector)}).{method}(-1, keepdim=True)"
             case OverKeys(function=function, value=value):
                 return _ATOM, self._over_keys(function, value)
+            case Pooled(value=value, width=width, stride=stride):
+                return _ATOM, self._pooled(value, width, stride)
             case AtRow(value=value):
                 return _ATOM, self._at_row(value)
             case Rotate(layout=layout, vector=vector):
@@ -192,6 +197,15 @@ class TokenWriter(ExpressionWriter):
             self.carried += 1
             return f"_cumsum_on({written}, hidden, carried, {self.carried - 1})"
         return f"_{function}({written}, hidden)"
+
+    def _pooled(self, value: Expr, width: int, stride: int) -> str:
+        """Means of blocks of keys; hidden ones take no part."""
+        self.used.add("_pooled")
+        outer, self._in_block = self._in_block, True
+        written = self._vector(value) if type_of(value) is Type.VECTOR else self.write(value)
+        written = f"({written}).to(wide)" if self.is_whole(value) else written
+        self._in_block = outer
+        return f"_pooled({written}, {width}, {stride}, m, hidden)"
 
     def _at_row(self, value: Expr) -> str:
         """What the key at the query's position has, after a line that refuses queries without one."""

@@ -260,6 +260,28 @@ def _mean_over_keys(x, hidden):
     count = (~hidden).sum(2, keepdim=True).clamp(min=1)
     return torch.where(hidden, 0, torch.where(hidden, 0, x).sum(2, keepdim=True) / count)
 ''',
+    "_pooled": '''
+def _pooled(x, width, stride, m, hidden):
+    """Means of blocks of keys, [batch, heads, blocks, ...]: one for each `stride` keys; hidden keys take no part."""
+    x = x.expand(*x.shape[:2], m, x.shape[3])
+    seen = x.new_ones(1, 1, m, 1) if hidden is None else (~hidden).to(x.dtype)
+    blocks = -(-m // stride)
+
+    def total(x):  # blocks whose end has no keys are as wide
+        x = nn.functional.pad(x, (0, 0, 0, max(blocks - 1, 0) * stride + width))
+        return x.unfold(2, width, stride)[:, :, :blocks].sum(-1)
+
+    return total(x * seen) / total(seen).clamp(min=1)
+''',
+    "_on_blocks": '''
+def _on_blocks(stride, *rest):
+    """Places and lengths of blocks of keys in place of those of keys."""
+    *scale, q_start, k_start, q_starts, kv_lengths = rest
+    traced = isinstance(k_start, torch.SymInt)
+    _expect(traced or k_start % stride == 0, "k_start", k_start, f"a multiple of {stride}, where a block begins")
+    kv_lengths = None if kv_lengths is None else -(-kv_lengths // stride)
+    return *scale, q_start, k_start // stride, q_starts, kv_lengths
+''',
     "_at_rows": '''
 def _at_rows(x, first, starts, n, heads):
     """Something of keys, [batch, kv heads, m, width], for n queries that stand where they do."""
