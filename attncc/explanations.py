@@ -209,6 +209,15 @@ EXPLANATIONS: dict[str, Explanation] = {
         _one("weight = exp(score); normalize = channels"),
         _one("weight = dot(softmax_of(q), exp(k)); normalize = channels"),
     ),
+    "E306": Explanation(
+        "`pool(k, 16)` has one vector for every 16 keys, so that there are fewer of them than of v. All that weights "
+        "and values read of keys has to be pooled alike, and stand at the same place; `m` and `valid` count keys, not "
+        "blocks. `at` says where blocks stand: at the last of their keys, a causal query sees a block when it is full.",
+        _one("let k = pool(k, 16) at 16 * j + 15; pattern = causal"),
+        _one(
+            "let k = pool(k, 16) at 16 * j + 15; let v = pool(v, 16) at 16 * j + 15; pattern = causal",
+        ),
+    ),
     "W301": Explanation(
         "A dot product has no largest value, and exp(x) of 32 bits ends at x = 88, of float16 at x = 11. Beyond, the "
         "weight is infinite, and so is the output, or its gradient is NaN. Where the weight is a sum of exponentials "

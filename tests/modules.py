@@ -28,6 +28,7 @@ SMALL: dict[str, dict[str, object]] = {
     "block_causal_linear": {"c": 16},
     "block_diagonal": {"c": 24},
     "causal": {},
+    "compressed": {"width": 8, "stride": 4},
     "cosformer": {"longest": 160},
     "cosformer_causal": {"longest": 160},
     "cosine": {},

@@ -28,9 +28,23 @@ from attncc.rewrite.engine import rewrite
 from attncc.rewrite.exponential import never_negative
 from attncc.rewrite.finish import finish
 from attncc.rewrite.laws import DIVISIONS, PEAKS
-from attncc.spec.expr import Call, Expr, Let, Merge, walk
+from attncc.spec.expr import (
+    And,
+    Binary,
+    BinaryOp,
+    Call,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Let,
+    Merge,
+    Name,
+    Symbol,
+    walk,
+)
 from attncc.spec.model import Spec
-from attncc.spec.pooled import on_blocks
+from attncc.spec.pooled import Blocked, on_blocks
 from attncc.spec.sides import reads_data
 
 _BY_DATA = "data decide which pairs are related, and tiles are listed when they are known"
@@ -149,9 +163,22 @@ def _on_blocks(spec: Spec) -> Spec:
 
 def _domain(spec: Spec) -> Domain:
     """What is known of the pattern before data are: of one that reads data, of the affine one around it."""
+    if spec.blocks is not None:
+        return Domain(tuple(_of_blocks(each, spec.blocks) for each in analyse(outer(spec.pattern)).classes))
     if not reads_data(spec.pattern):
         return analyse(spec.pattern)
     return Domain(tuple(map(_around, analyse(outer(spec.pattern)).classes)))
+
+
+def _of_blocks(one: HeadClass, blocks: Blocked) -> HeadClass:
+    """A class of heads whose keys are blocks: these are no positions, and each is as late as its last key."""
+    last = Binary(
+        BinaryOp.ADD, Binary(BinaryOp.MULTIPLY, Const(blocks.stride), Symbol(Name.J)), Const(blocks.width - 1)
+    )
+    ahead = analyse(And((one.pattern, Compare(CompareOp.GREATER, last, Symbol(Name.I))))).classes
+    causal = all(each.facts.empty for each in ahead)
+    facts = replace(one.facts, causal=causal, self_related=False, shift=None, reach_back=None, reach_ahead=None)
+    return replace(one, facts=facts)
 
 
 def _around(one: HeadClass) -> HeadClass:

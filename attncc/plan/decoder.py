@@ -57,12 +57,12 @@ class _Kept:
 
 def decoder_of(plan: Plan) -> Decoder | str:
     """What a decoder keeps, or why the plan has none."""
+    if plan.spec.blocks is not None:
+        return "keys are blocks of keys, and the last one is not complete until its keys have come"
     classes = [each for each in plan.domain.classes if not each.facts.empty]
     core = plan.core
     if not all(each.facts.causal for each in classes):
         return "the pattern is not proven causal, and a query may see keys that come after it"
-    if plan.spec.blocks is not None:
-        return "keys are blocks of keys, and the last one is not complete until its keys have come"
     derived = [each.value for each in core.derived if each.value is not None]
     if any(names_in(each) & _LENGTHS for each in derived):
         return "what is derived from a token reads how many tokens there are"

@@ -93,9 +93,10 @@ class FieldResolver:
         try:
             return blocks_of((spec.pattern, *read_fields(spec)), data_of(bindings))
         except UnlikeKeys as error:
-            place = error.term.span or spec.span
-            message = "keys are of different lengths"
-            self._error("E306", message, Label(place, "this does not fit"), notes=(f"this {error.reason}",))
+            labels = [Label(error.pooled.span or spec.span, "blocks of keys")]
+            if error.term.span is not None and error.term.span != error.pooled.span:
+                labels.append(Label(error.term.span, "does not fit these"))
+            self._error("E306", "keys are of different lengths", *labels, notes=(error.reason,))
             return None
 
     def fields(

@@ -62,11 +62,12 @@ def step_of(at: Expr) -> tuple[int, int] | None:
 
 
 class UnlikeKeys(Exception):
-    """Something of single keys beside something of blocks of them, or of other blocks."""
+    """Something of single keys beside something of blocks of them (`pooled`), or of other blocks."""
 
-    def __init__(self, term: Expr, reason: str) -> None:
+    def __init__(self, term: Expr, pooled: Expr, reason: str) -> None:
         super().__init__(reason)
         self.term = term
+        self.pooled = pooled
         self.reason = reason
 
 
@@ -76,18 +77,21 @@ def blocks_of(exprs: Iterable[Expr], data: Mapping[str, Data]) -> Blocked | None
     Raises:
         UnlikeKeys: where they are several things.
     """
-    found: list[tuple[Blocked | None, Expr]] = [each for expr in exprs for each in _keys(expr, data)]
-    if not any(blocks is not None for blocks, _ in found):
+    exprs = tuple(exprs)
+    found = [each for expr in exprs for each in _keys(expr, data)]
+    made = [(blocks, term) for blocks, term in found if blocks is not None]
+    if not made:
         return None
-    first = next(blocks for blocks, _ in found if blocks is not None)
+    first, pooled = made[0]
     for blocks, term in found:
         if blocks is None:
-            reason = "is of single keys, but others are blocks of keys; pool it as well, with the same sizes and place"
-            raise UnlikeKeys(term, reason)
+            name = f"`{term.name}`" if isinstance(term, Vector | Token) else "this"
+            reason = f"{name} has one for each key; pool it as well, alike and `at` the same place"
+            raise UnlikeKeys(term, pooled, reason)
         if blocks != first:
-            raise UnlikeKeys(term, "is of other blocks of keys; pool both with the same sizes, `at` the same place")
+            raise UnlikeKeys(term, pooled, "these are other blocks; pool both alike, and `at` the same place")
     for expr in exprs:
-        _check_names(expr, first)
+        _check_names(expr, first, pooled)
     return first
 
 
@@ -107,17 +111,19 @@ def _keys(expr: Expr, data: Mapping[str, Data]) -> Iterator[tuple[Blocked | None
                 yield from _keys(each, data)
 
 
-def _check_names(expr: Expr, blocks: Blocked) -> None:
+def _check_names(expr: Expr, blocks: Blocked, pooled: Expr) -> None:
     """Refuse what has no meaning for blocks."""
     for node in outside(expr):
         if isinstance(node, Symbol) and node.name in (Name.KEYS, Name.VALID):
-            raise UnlikeKeys(node, "is a number of keys, and there are fewer blocks of keys; bind it as a parameter")
+            reason = f"`{node.name.value}` counts keys, and there are fewer blocks; bind a number as a parameter"
+            raise UnlikeKeys(node, pooled, reason)
         if isinstance(node, Symbol) and node.name is Name.J and blocks.at is None:
-            raise UnlikeKeys(
-                node, "is a position, and nothing says where blocks stand: `let k = pool(k, 16) at 16 * j + 15`"
+            reason = (
+                "`j` is a position, and nothing says where blocks stand; write `let k = pool(k, 16) at 16 * j + 15`"
             )
+            raise UnlikeKeys(node, pooled, reason)
         if isinstance(node, AtRow) and any(isinstance(each, Pooled) for each in outside(node)):
-            raise UnlikeKeys(node, "is the block at the query's position, and blocks have other positions than queries")
+            raise UnlikeKeys(node, pooled, "blocks have other positions than queries; read `[i]` of what is pooled")
 
 
 def outside(expr: Expr) -> Iterator[Expr]:
