@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attncc.graph.core import Core
 from attncc.graph.ir import Graph, describe
+from attncc.plan.lists import Lists
 from attncc.plan.pieces import Pieces
 from attncc.plan.ranges import Domain
 from attncc.rewrite.engine import Refusal, Step
@@ -29,6 +30,23 @@ def associate(graph: Graph, core: Core, domain: Domain, pieces: Pieces | None) -
         classes += [part.one for piece in pieces.pieces for part in piece.parts]
     if not any(segment.full is not None for each in classes for segment in each.by_row):
         return None, "no run of keys is related to all rows of a tile"
+    return states, ""
+
+
+def associate_runs(graph: Graph, core: Core, lists: Lists) -> tuple[States | None, str]:
+    """The same for tiles that data list."""
+    if not lists.has_runs:
+        return None, "the keys of a row are not one run, in which it is related to all"
+    try:
+        states = states_of(
+            graph, {each.name: _without_side(each.formula) for each in core.operands if each.kind.is_of_token}
+        )
+    except NotSeparable as error:
+        return None, str(error)
+    if states.has_exponents:
+        return None, "its decays are relative to a key near by, which differs from run to run"
+    if any(len(term.factors) > 1 for term in states.terms):
+        return None, "features of several factors are many: where data list tiles, pairs are met one by one"
     return states, ""
 
 

@@ -10,7 +10,7 @@ from attncc.graph.core import Core, Operand
 from attncc.graph.ir import Graph
 from attncc.graph.per_channel import divided_by_channel
 from attncc.graph.tokens import Mixed, split
-from attncc.plan.associate import associate, state_steps
+from attncc.plan.associate import associate, associate_runs, state_steps
 from attncc.plan.decays import decays
 from attncc.plan.derivation import divided_step, domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
@@ -111,7 +111,10 @@ def plan_core(spec: Spec) -> Plan:
     graph, steps, refusals = rewrite(dense, DIVISIONS)
     lists = lists_of(core, {each.name: each for each in spec.data}) if core.reads_data else None
     pieces, why_whole = pieces_of(domain, core, graph) if lists is None else (None, _BY_DATA)
-    states, reason = associate(graph, core, domain, pieces) if lists is None else (None, _BY_DATA)
+    if lists is None:
+        states, reason = associate(graph, core, domain, pieces)
+    else:
+        states, reason = associate_runs(graph, core, lists)
     if states is None or not states.has_exponents:
         graph, of_peaks, not_of_peaks = rewrite(graph, PEAKS)
         steps, refusals = (*steps, *of_peaks), (*refusals, *not_of_peaks)
@@ -129,8 +132,8 @@ def plan_core(spec: Spec) -> Plan:
         core=core,
         domain=domain,
         pieces=pieces,
-        lists=lists,
-        states=states,
+        lists=lists and replace(lists, states=states),
+        states=states if lists is None else None,
         of_sums=gradients.of_sums,
         steps=(*token_steps(core), *steps, *by_domain, *by_states),
         refusals=(*token_refusals(core), *refusals, *not_by_domain, *not_by_states),

@@ -14,7 +14,8 @@ from itertools import product
 from attncc.graph.core import Core, Kind
 from attncc.plan.domain import analyse
 from attncc.plan.outer import outer
-from attncc.plan.ranges import HeadClass
+from attncc.plan.ranges import HeadClass, Interval, Segment
+from attncc.rewrite.reassociate import States
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     And,
@@ -33,8 +34,11 @@ from attncc.spec.expr import (
     Select,
     Symbol,
     Token,
+    Type,
     Vector,
     names_in,
+    substitute,
+    type_of,
     walk,
 )
 
@@ -77,6 +81,7 @@ class Runs:
         rows: predicates of the row alone, which have to hold.
         keys: predicates of the key alone.
         blocks: tables that name blocks of keys.
+        exact: whether a row is related to every key of its run.
     """
 
     pattern: Expr
@@ -85,6 +90,7 @@ class Runs:
     rows: tuple[Expr, ...]
     keys: tuple[Expr, ...]
     blocks: tuple[Blocks, ...]
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +124,23 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lists:
-    """How tiles of related pairs are found, pass by pass; `by_head` says whether heads differ."""
+    """How tiles of related pairs are found, pass by pass; `by_head` says whether heads differ.
+
+    `states` are there where rows sum the tiles of keys by states that all of them see.
+    """
 
     by_head: bool
     passes: tuple[Pass, ...]
     ascending: frozenset[str]  # the facts of keys that never fall from one key to the next
+    states: States | None = None
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether a row's keys are one run, all of which it is related to."""
+        (first, *others) = self.passes
+        if others or len(first.runs) > 1 or not first.runs[0].exact:
+            return False
+        return first.order is None or first.order.alike
 
 
 def lists_of(core: Core, data: dict[str, Data]) -> Lists:
@@ -202,7 +220,26 @@ class _Reader:
             rows=tuple(each for each in atoms if self._side(each) == {Kind.ROW_FACT} and not _is_affine(each)),
             keys=tuple(each for each in atoms if self._side(each) == {Kind.COLUMN_FACT} and not _is_affine(each)),
             blocks=tuple(each for each in found if isinstance(each, Blocks)),
+            exact=all(map(self._is_run, atoms)) and _is_one_run(outer(pattern)),
         )
+
+    def _is_run(self, atom: Expr) -> bool:
+        """Whether what an atom asks is all told by where runs begin and end, or by what is left out."""
+        sides = self._side(atom)
+        if _is_affine(atom) or sides in ({Kind.ROW_FACT}, {Kind.COLUMN_FACT}):
+            return True
+        bounds = [each for each in self._atom(atom) if isinstance(each, Bound)]
+        told = bool(bounds) and all(each.of is None or self.ascends(each.of) for each in bounds)
+        alike = len({each.value for each in bounds}) == 1 and {each.lower for each in bounds} == {True, False}
+        whole = all(self._is_whole(each.value) for each in bounds)
+        return whole and (told or alike)
+
+    def _is_whole(self, value: Expr) -> bool:
+        """Whether a number of a row is as the caller gives it, or made of whole numbers: not rounded."""
+        if isinstance(value, Local):
+            return True
+        reals = (self.core[each.name].formula for each in walk(value) if isinstance(each, Local | Entry))
+        return all(type_of(each) is Type.INT for each in reals)
 
     def order(self, runs: Runs) -> Order | None:
         """The order in which a conjunction's keys are runs: by a fact that has to be equal, or lies between two."""
@@ -258,6 +295,20 @@ class _Reader:
         return (
             operand.kind is Kind.COLUMN_FACT and operand.value is None and self.data[operand.source or name].ascending
         )
+
+
+def _is_one_run(affine: Expr) -> bool:
+    """Whether a predicate of positions relates each row to all keys of one run."""
+    for one in analyse(affine, _BUDGET).classes:
+        match one.by_row:
+            case (Segment(touched=touched, full=Interval() as full),):
+                here: dict[Expr, Expr] = {Symbol(Name.LAST): Symbol(Name.FIRST)}
+                for each, other in ((touched.low, full.low), (touched.high, full.high), (touched.when, full.when)):
+                    if (each and substitute(each, here)) != (other and substitute(other, here)):
+                        return False
+            case _:
+                return False
+    return True
 
 
 def _is_affine(expr: Expr) -> bool:

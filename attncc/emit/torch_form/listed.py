@@ -9,6 +9,7 @@ from attncc.emit.dialects import HOST, PATTERN
 from attncc.emit.expressions import CONJUNCT, ExpressionWriter
 from attncc.emit.operands import Operands
 from attncc.emit.torch_form.form import TorchForm
+from attncc.emit.torch_form.listed_sums import SummedTiles, summed_tiles
 from attncc.emit.torch_form.pattern import PatternPrinter
 from attncc.emit.torch_form.texts import PassTexts, Total
 from attncc.emit.writer import Writer
@@ -38,6 +39,7 @@ class Listed:
 
     text: str  # _lists
     by_head: bool
+    states: SummedTiles | None
     calls: frozenset[str]  # the helpers that it needs
     several: bool  # whether there are several passes
     facts: str  # the facts as arguments, each with a comma after it
@@ -286,6 +288,7 @@ class _Texts:
         return Listed(
             text=printed,
             by_head=self.lists.by_head,
+            states=self._states(),
             calls=frozenset(self.printer.calls),
             several=several,
             facts="".join(f"{each.name}, " for each in facts),
@@ -316,9 +319,20 @@ class _Texts:
                 else f"_rows_in(own[{at}], slab, kv_heads),"
                 for at, (_, width) in enumerate(form.states)
             ),
-            forward_slab=_lines(*own, *end, *(["state", "finishes"] if several else [])),
+            forward_slab=_lines(*own, *end, *self._state(several=several)),
             backward_slab=_lines(*own, "d_rows", *given, *map(self._by_sum, form.added()), *end, *begins),
         )
+
+    def _states(self) -> SummedTiles | None:
+        if self.lists.states is None:
+            return None
+        totals = {gradient_name(each.name) for each in self.rows} | {each.gradient for each in self.totals}
+        return summed_tiles(self.form.plan, self.operands, self.form, frozenset(totals))
+
+    def _state(self, *, several: bool) -> list[str]:
+        if several:
+            return ["state", "finishes"]
+        return ["state"] if self.lists.states is not None else []
 
     @staticmethod
     def _widths(widths: Sequence[str | None]) -> str:

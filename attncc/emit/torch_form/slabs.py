@@ -49,7 +49,7 @@ class SlabPrinter:
     @property
     def begun(self) -> bool:
         """Whether sums of a slab's rows may begin with those over keys that all of them see."""
-        return self.plan.states is not None
+        return self.plan.states is not None or (self.plan.lists is not None and self.plan.lists.states is not None)
 
     @property
     def chained(self) -> bool:

@@ -37,8 +37,9 @@ class StateTexts:
     def __init__(
         self, plan: Plan, operands: Operands, uniform: tuple[Node, ...], kernel: Kernel, used: set[str]
     ) -> None:
-        assert plan.states is not None
-        self.states: States = plan.states
+        states = plan.states if plan.lists is None else plan.lists.states
+        assert states is not None
+        self.states: States = states
         self.plan = plan
         self.operands = operands
         self.numbers: Graph = plan.torch.numbers
