@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from attncc.emit.finish import finish
 from attncc.emit.header import derivation, docstring, header
 from attncc.emit.module import emit_core, render
-from attncc.emit.prologue.arguments import Arguments
+from attncc.emit.prologue.arguments import Arguments, declared
 from attncc.emit.prologue.derive import CombinedOutputs
 from attncc.emit.torch_form.library import library
 from attncc.emit.units import Unit, laid_out, renamed, shared, units_of
 from attncc.plan.decoder import Decoder, decoders_of
 from attncc.plan.model import Mixture, Plan, Planned
-from attncc.spec.data import Size
+from attncc.spec.data import Make, Size
 from attncc.spec.expr import Merge, walk
 from attncc.spec.model import Align
 from attncc.spec.text import text as spec_text
@@ -64,7 +64,9 @@ def _emit_branches(mixture: Mixture) -> str:
     left = {each.name for each in mixture.spec.data} - {
         each.name for _, plan in mixture.branches for each in plan.spec.data
     }
-    used = combined.used | ({"_expect_data"} if left else set())
+    makers = {each.maker.make for each in mixture.spec.data if each.maker is not None}
+    used = combined.used | ({"_expect_data"} if left else set()) | ({"_random"} if makers else set())
+    used |= {{Make.RANDOM: "_some_of", Make.NORMAL: "_normal"}[each] for each in makers}
     known = set(once) - clashing
     helpers = [unit for unit in units_of(library(frozenset(used))) if known.isdisjoint(unit.names)]
     values = _values(mixture, arguments, combined.outputs, called, None if isinstance(decoders, str) else decoders)
@@ -128,12 +130,14 @@ def _values(
     return {
         "decodes": decoders is not None,
         "reads_length": bool(with_length),
-        "signature": ", ".join(f"{each.name}: Tensor" for each in spec.data),
+        "signature": ", ".join(map(declared, spec.data)),
         "forms": not with_length,
         "spec": spec,
         "header": header(spec, mixture.branches),
         "docstring": docstring(spec),
         "data": [each.name for each in spec.data],
+        "declared_data": list(map(declared, spec.data)),
+        "made": arguments.made(),
         "data_words": arguments.words(),
         "calls": [
             Call(

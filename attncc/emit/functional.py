@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from attncc.emit.decode import Decode, decode_of
 from attncc.emit.operands import Operands
-from attncc.emit.prologue.arguments import Arguments
+from attncc.emit.prologue.arguments import Arguments, declared
 from attncc.emit.prologue.derive import Prologue
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.texts import PassTexts
 from attncc.graph.core import Kind
 from attncc.plan.decoder import Decoder
 from attncc.plan.model import Plan
-from attncc.spec.data import Data, Size
+from attncc.spec.data import Data, Make, Size
 from attncc.spec.expr import Entry, Token, Vector, walk
 from attncc.spec.model import Align
 
@@ -55,6 +55,9 @@ class FunctionalForm:
         unread = frozenset(each.name for each in self.operands if each.source in self.stand_ins)
         scored = self.form.scored()
         columns = [each.name for each in self.operands if each.kind in _COLUMNS and each.name not in unread]
+        makers = {each.maker.make for each in spec.data if each.maker is not None}
+        self.used |= {"_random"} if makers else set()
+        self.used |= {{Make.RANDOM: "_some_of", Make.NORMAL: "_normal"}[each] for each in makers}
         if arguments.others:
             self.used.add("_expect_data")
         if any(each.ascending for each in arguments.others):
@@ -63,6 +66,8 @@ class FunctionalForm:
         start = f"k_start + {sizes[Size.KEYS]} - {sizes[Size.QUERIES]}"
         return {
             "data": ", ".join(data),
+            "declared_data": list(map(declared, spec.data)),
+            "made": arguments.made(),
             "places": self._places(len(data)),
             "data_pairs": ", ".join(f'("{name}", {name})' for name in data),
             "first": rows,

@@ -55,6 +55,22 @@ def axis_text(axis: Axis) -> str:
             return str(axis)
 
 
+class Make(Enum):
+    """What stands in for data that a caller leaves out; the value is how a spec says it."""
+
+    RANDOM = "random"  # truth values: so many along the last axis hold
+    NORMAL = "normal"  # real numbers of deviation 1
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Data made from a seed, the same in every call."""
+
+    make: Make
+    count: int
+    seed: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """A tensor that the emitted function takes.
@@ -70,6 +86,7 @@ class Data:
     whole: bool = False  # integers
     truth: bool = False  # truth values
     ascending: bool = False  # the caller promises that numbers of tokens never fall from one token to the next
+    maker: Maker | None = None  # of an input that may be left out
     initial: float | None = None  # of a parameter; None draws from a normal distribution
     span: Span | None = field(default=None, compare=False, repr=False)
 

@@ -7,8 +7,9 @@ from keyword import iskeyword
 
 from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.spec.axes import AxisResolver
-from attncc.spec.data import OF_MODULES, RESERVED, Axis, Blocks, Data, Role, Size, axis_text
+from attncc.spec.data import OF_MODULES, RESERVED, Axis, Blocks, Data, Maker, Role, Size, axis_text
 from attncc.spec.expressions import ExpressionResolver
+from attncc.spec.makers import MakerResolver
 from attncc.spec.scope import Bindings
 from attncc.spec.words import nearest, taken
 from attncc.syntax import tree
@@ -50,7 +51,20 @@ class Declarations:
                 made = self._datum(role, datum, bindings)
                 if made is not None:
                     found.append(made)
+        self._check_last(found)
         return found
+
+    def _check_last(self, found: list[Data]) -> None:
+        """What a caller may leave out comes last among the arguments."""
+        made = next((each for each in found if each.maker is not None), None)
+        if made is None or made.span is None:
+            return
+        behind = found[found.index(made) + 1 :]
+        other = next((each for each in behind if each.maker is None and each.role is Role.INPUT), None)
+        if other is not None and other.span is not None:
+            labels = Label(other.span, "the caller has to pass this"), Label(made.span, "and may leave this out")
+            helps = (f"declare `{made.name}` last",)
+            self._error("E218", "an input that may be left out stands before one that may not", *labels, helps=helps)
 
     def _is_free(self, name: tree.Identifier, role: Role, seen: Mapping[str, Span]) -> bool:
         before = len(self.errors)
@@ -69,13 +83,22 @@ class Declarations:
         type_ = self._type(role, datum)
         facts = self._facts(datum)
         initial: float | None = None
-        if datum.initial is not None:
+        maker: Maker | None = None
+        if role is Role.INPUT and isinstance(datum.initial, tree.Call):
+            maker = MakerResolver(self.expressions, self.errors).maker(datum, datum.initial, type_, bindings)
+            if maker is None:
+                return None
+        elif datum.initial is not None:
             value = self.expressions.constant(datum.initial, bindings)
             if value is None:
                 return None
             if role is Role.INPUT:
                 label = Label(datum.initial.span, "expected nothing here")
-                self._error("E218", f"the input `{name}` has an initial value", label, notes=("the caller passes it",))
+                helps = (
+                    f"`{name}[…]: bool = random(3)` and `{name}[…] = normal()` are made where a caller leaves them out",
+                )
+                notes = ("the caller passes it",)
+                self._error("E218", f"the input `{name}` has an initial value", label, notes=notes, helps=helps)
             initial = float(value)
             if abs(initial) > _LARGEST_INITIAL:
                 label = Label(datum.initial.span, f"this is {initial:g}")
@@ -90,6 +113,7 @@ class Declarations:
             whole=type_ == "int",
             truth=type_ == "bool",
             ascending="ascending" in facts,
+            maker=maker,
             initial=initial,
             span=datum.span,
         )

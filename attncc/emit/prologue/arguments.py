@@ -11,7 +11,7 @@ from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
 from attncc.plan.decoder import Decoder
 from attncc.spec.core_fields import read_fields
-from attncc.spec.data import Axis, Blocks, Data, K, Q, Role, Size, V
+from attncc.spec.data import Axis, Blocks, Data, K, Make, Q, Role, Size, V
 from attncc.spec.expr import Expr, Name, Symbol, Table, walk
 from attncc.spec.model import Spec
 from attncc.spec.text import text
@@ -42,6 +42,30 @@ class Arguments:
         """The vectors that autocast casts, as assigned to."""
         names = [each.name for each in self.spec.data if each.is_vector and each.role is Role.INPUT and not each.whole]
         return ", ".join(names)
+
+    def made(self) -> list[str]:
+        """The lines that make what a caller left out."""
+        lines = []
+        for each in self.spec.data:
+            if each.maker is None:
+                continue
+            shape = ", ".join(self._made_size(axis, each) for axis in each.axes) + "," * (len(each.axes) == 1)
+            device = f"{self.rows.name}.device"
+            if each.maker.make is Make.RANDOM:
+                call = f"_some_of({each.maker.count}, ({shape}), {each.maker.seed}, {device})"
+            else:
+                call = f"_normal(({shape}), {each.maker.seed}, {device})"
+            lines += [f"if {each.name} is None:", f"    {each.name} = {call}"]
+        return lines
+
+    def _made_size(self, axis: Axis, data: Data) -> str:
+        match axis:
+            case Size.BATCH:
+                return self.sizes[Size.BATCH]
+            case Size.HEADS:
+                return self.sizes.kv_heads if data.is_column else self.sizes[Size.HEADS]
+            case _:
+                return self._size(axis, data)
 
     # --- checks -----------------------------------------------------------------------------------------------
 
@@ -200,6 +224,7 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                     kind = "a parameter" if each.role is Role.PARAMETER else "given"
                     numbers = "whole numbers" if each.whole else f"float32 or as {self.rows.name}"
                     numbers = "truth values" if each.truth else numbers
+                    numbers += f"; made by {each.maker.make.value}(…) where left out" if each.maker else ""
                     numbers += ", which never fall from one token to the next" if each.ascending else ""
                     lines.append(f"{each.name}: [{axes}], {kind}; {numbers}.")
         return lines
@@ -245,7 +270,7 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                         else:
                             writer.line(f"nn.init.constant_(self.{each.name}, {each.initial!r})")
             writer.line()
-            names = ", ".join(f"{each.name}: Tensor" for each in given)
+            names = ", ".join(declared(each) for each in given)
             with writer.block(f"def forward(self, {names}, **options):"):
                 writer.line('"""See `attention`; `options` are its other arguments."""')
                 passed = [f"self.{each.name}" if each in learned else each.name for each in self.spec.data]
@@ -270,6 +295,11 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
             writer.line('"""See `step`: the next tokens of a sequence."""')
             data = [each for each in passed if not each.startswith("scale=")]
             writer.line(f"return step({', '.join([*data, 'cache', *passed[len(data) :]])})")
+
+
+def declared(data: Data) -> str:
+    """An argument as a function declares it."""
+    return f"{data.name}: Tensor" if data.maker is None else f"{data.name}: Tensor | None = None"
 
 
 def _word(axis: Axis) -> str:

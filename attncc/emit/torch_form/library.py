@@ -174,6 +174,26 @@ def _expect_data(name, x, sizes, axes, kind, q):
         either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
         _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
 ''',
+    "_random": '''
+def _random(shape, seed, device):
+    """Numbers between 0 and 1 by a formula: the same for the same seed, on any device."""
+    x = torch.arange(math.prod(shape), device=device) + 1_000_003 * seed + 1
+    for _ in range(2):
+        x = ((x >> 16) ^ x) * 0x45D9F3B & 0xFFFFFFFF
+    return (((x >> 16) ^ x) + 0.5).view(shape) / 2.0**32
+''',
+    "_some_of": '''
+def _some_of(count, shape, seed, device):
+    """Truth values of which so many along the last axis hold, or all."""
+    places = _random(shape, seed, device).argsort(-1)[..., :count]
+    return torch.zeros(shape, dtype=torch.bool, device=device).scatter_(-1, places, True)
+''',
+    "_normal": '''
+def _normal(shape, seed, device):
+    """Normal numbers of deviation 1."""
+    radius, angle = (_random(shape, 2 * seed + part, device) for part in range(2))
+    return ((-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()).float()
+''',
     "_expect_ascending": '''
 def _expect_ascending(name, x, kv_lengths=None):
     """Refuse numbers that fall from one token to the next; hidden keys may have any."""
