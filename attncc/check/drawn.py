@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attncc.check.sizes import Case, shape_of
 from attncc.spec.data import Data, Size
-from attncc.spec.expr import Compare, CompareOp, Entry, Expr, Name, Symbol, Token, children, names_in, walk
+from attncc.spec.expr import Compare, CompareOp, Entry, Expr, Name, Symbol, Token, UpTo, children, names_in, walk
 from attncc.spec.model import Align, Spec
 
 _LOWER = (CompareOp.LESS, CompareOp.LESS_EQUAL)
@@ -63,6 +63,9 @@ def _uses(expr: Expr) -> Iterator[tuple[str, Use]]:
             for each in walk(expr):
                 if isinstance(each, Entry):
                     yield from (use for index in each.indices for use in _uses(index))
+        case UpTo(name=name, value=value):
+            yield name, Use.PLACE
+            yield from _uses(value)
         case Token(name=name):
             yield name, Use.LABEL
         case Entry(name=name, indices=indices):

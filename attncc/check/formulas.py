@@ -48,6 +48,7 @@ from attncc.spec.expr import (
     Symbol,
     Table,
     Token,
+    UpTo,
     Vector,
     Width,
     walk,
@@ -152,6 +153,9 @@ class Scope:
                 return Number(self.predicate(predicate, width).to(torch.int64))
             case Table(values=values, index=index):
                 return Number(self._constant(values, self.number(index).mantissa))
+            case UpTo(name=name, value=value):
+                listed = self.data[name][1]
+                return Number((listed <= self.number(value).value()[..., None]).sum(-1))
             case Channel() if width is not None:
                 return Number(torch.arange(width, device=self._device))
             case Width(vector=vector):

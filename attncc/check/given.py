@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from attncc.spec.data import Axis, Blocks, Data, Size, axis_text
+from attncc.spec.data import Axis, Blocks, Data, Free, Size, axis_text
 from attncc.spec.expr import (
     AtRow,
     Channel,
@@ -55,7 +55,7 @@ def sizes_of(data: Sequence[Data], tensors: Mapping[str, Tensor]) -> dict[Size, 
                 continue
             if isinstance(axis, Size):
                 sizes.setdefault(axis, length)
-            wanted = length_of(axis, sizes)
+            wanted = length if isinstance(axis, Free) else length_of(axis, sizes)
             if length != wanted:
                 raise ValueError(f"`{declared.name}` has {length} entries along {axis_text(axis)}, not {wanted}")
     heads = sizes.setdefault(Size.HEADS, max(key_heads, default=1))
@@ -75,6 +75,8 @@ def length_of(axis: Axis, sizes: Mapping[Size, int]) -> int:
             return sizes[axis]
         case Blocks(size=size):
             return axis.count(sizes[size])
+        case Free():
+            return sizes.get(Size.KEYS, 0) // 9 + 1  # of a list that a check makes up
         case _:
             return axis
 

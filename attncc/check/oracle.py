@@ -20,7 +20,7 @@ from attncc.check import wide
 from attncc.check.formulas import OutsideTable, Scope, real_of
 from attncc.check.given import check_widths, joint_width, laid_out, length_of, output_width, sides_of, sizes_of
 from attncc.check.wide import Number
-from attncc.spec.data import Data, Role, Size
+from attncc.spec.data import Data, Free, Role, Size
 from attncc.spec.expr import (
     Binary,
     BinaryOp,
@@ -36,6 +36,7 @@ from attncc.spec.expr import (
     RowSum,
     Symbol,
     Token,
+    UpTo,
     Vector,
     substitute,
     walk,
@@ -280,6 +281,8 @@ def related(
 ) -> Tensor:
     """Which pairs the pattern relates and `kv_lengths` leaves visible: bool [B, H, n, m].
 
+    Where keys are blocks of keys, a query is related to every key of a block that it is related to.
+
     Args:
         data: the declared data that the pattern reads, by name.
 
@@ -290,14 +293,23 @@ def related(
     if any(isinstance(node, Dot | Vector) or node == Symbol(Name.SCORE) for node in walk(spec.pattern)):
         raise ValueError("this pattern depends on q and k: read the weights of `dense` instead")
     sizes = {Size.BATCH: batch, Size.HEADS: heads, Size.QUERIES: n, Size.KEYS: m, Size.WIDTH: width}
-    read = {node.name for node in walk(spec.pattern) if isinstance(node, Token | Entry)}
+    read = {node.name for node in walk(spec.pattern) if isinstance(node, Token | Entry | UpTo)}
     sizes |= {Size.VALUE_WIDTH: width}
     laid = {each.name: (each, _fitting(each, data or {}, sizes)) for each in spec.data if each.name in read}
     where = torch.device(device)
     symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, where)
     shown = _visible(batch, m, kv_lengths, where)
-    visible = shown.expand(batch, heads, n, m)
-    return _related(Scope(symbols, laid, torch.float64, mask=visible, visible=shown), spec, visible)
+    if spec.blocks is None:
+        visible = shown.expand(batch, heads, n, m)
+        return _related(Scope(symbols, laid, torch.float64, mask=visible, visible=shown), spec, visible)
+    count, _, symbols, visible = _blocked(spec.blocks, symbols, batch, m, kv_lengths, k_start, where)
+    scope = Scope(symbols, laid, torch.float64, mask=visible, visible=visible)
+    pairs = _related(scope, spec, visible.expand(batch, heads, n, count))
+    found = torch.zeros(batch, heads, n, m, dtype=torch.bool, device=where)
+    for block in range(count):
+        keys = slice(block * spec.blocks.stride, block * spec.blocks.stride + spec.blocks.width)
+        found[..., keys] |= pairs[..., block, None] & shown[..., keys]
+    return found
 
 
 def _fitting(declared: Data, data: Mapping[str, Tensor], sizes: Mapping[Size, int]) -> Tensor:
@@ -306,7 +318,10 @@ def _fitting(declared: Data, data: Mapping[str, Tensor], sizes: Mapping[Size, in
         raise ValueError(f"the pattern reads `{declared.name}`, which is not given")
     tensor, heads = data[declared.name], sizes[Size.HEADS]
     shared = [axis is Size.HEADS and declared.is_column for axis in declared.axes]
-    wanted = [length_of(axis, sizes) for axis in declared.axes]
+    wanted = [
+        own if isinstance(axis, Free) else length_of(axis, sizes)
+        for axis, own in zip(declared.axes, tensor.shape, strict=False)
+    ]
     fits = len(wanted) == tensor.dim() and all(
         length and heads % length == 0 if may_be_shared else length == all_of_them
         for length, all_of_them, may_be_shared in zip(tensor.shape, wanted, shared, strict=True)

@@ -130,7 +130,7 @@ def _values(
     return {
         "decodes": decoders is not None,
         "reads_length": bool(with_length),
-        "signature": ", ".join(map(declared, spec.data)),
+        "signature": ", ".join(f"{each.name}: Tensor" for each in spec.data),
         "forms": not with_length,
         "spec": spec,
         "header": header(spec, mixture.branches),

@@ -12,7 +12,7 @@ from attncc.graph.core import Kind
 from attncc.plan.decoder import Decoder
 from attncc.plan.model import Plan
 from attncc.spec.data import Data, Make, Size
-from attncc.spec.expr import Entry, Token, Vector, walk
+from attncc.spec.expr import Entry, Token, UpTo, Vector, walk
 from attncc.spec.model import Align
 
 _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
@@ -110,7 +110,10 @@ class FunctionalForm:
         derived = [each.value for each in core.derived if each.value is not None]
         fields = (core.score, core.weight, core.normalizer)
         read = {
-            each.name for expr in (*derived, *fields) for each in walk(expr) if isinstance(each, Vector | Token | Entry)
+            each.name
+            for expr in (*derived, *fields)
+            for each in walk(expr)
+            if isinstance(each, Vector | Token | Entry | UpTo)
         }
         others = [each for each in self.spec.data if self._may_stand_in(each, values.source)]
         keys_left = any(each.kind in _COLUMNS and each.source != values.source for each in self.operands)

@@ -24,7 +24,7 @@ from attncc.plan.extent import visited_pairs
 from attncc.plan.model import Plan
 from attncc.plan.ranges import HeadClass
 from attncc.rewrite.backward import gradient_name
-from attncc.spec.data import Blocks, Data, Size
+from attncc.spec.data import Blocks, Data, Free, Size
 from attncc.spec.expr import Entry, Expr, Name, Token, Vector, children, names_in, walk
 from attncc.spec.model import Align
 from attncc.spec.sides import Side, side_of
@@ -196,12 +196,14 @@ def _tokens(kind: Kind) -> Formula:
     return N if kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER) else M
 
 
-def _length(axis: Size | Blocks | int) -> Formula:
+def _length(axis: Size | Blocks | Free | int) -> Formula:
     match axis:
         case Size():
             return sympy.sympify(_SIZES[axis])
         case Blocks(size=size, width=width):
             return sympy.sympify(_SIZES[size]) / width
+        case Free():
+            return sympy.Symbol("any")
         case _:
             return sympy.Integer(axis)
 

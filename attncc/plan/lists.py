@@ -35,12 +35,14 @@ from attncc.spec.expr import (
     Symbol,
     Token,
     Type,
+    UpTo,
     Vector,
     names_in,
     substitute,
     type_of,
     walk,
 )
+from attncc.spec.pooled import step_of
 
 _MOST_PARTS = 8  # conjunctions of a union; of more, unions inside are left to the mask
 _BUDGET = 30_000  # isl operations for one of them
@@ -292,9 +294,15 @@ class _Reader:
     def ascends(self, name: str) -> bool:
         """Whether a fact is declared to ascend with the keys."""
         operand = self.core[name]
-        return (
-            operand.kind is Kind.COLUMN_FACT and operand.value is None and self.data[operand.source or name].ascending
-        )
+        if operand.kind is not Kind.COLUMN_FACT:
+            return False
+        match operand.value:
+            case None:
+                return self.data[operand.source or name].ascending
+            case UpTo(value=value):
+                return step_of(value) is not None
+            case _:
+                return False
 
 
 def _is_one_run(affine: Expr) -> bool:

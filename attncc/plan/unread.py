@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attncc.diagnostics import Diagnostic, Label
 from attncc.spec.core_fields import data_read
-from attncc.spec.expr import Entry, Expr, Token, Vector, walk
+from attncc.spec.expr import Entry, Expr, Token, UpTo, Vector, walk
 from attncc.spec.model import Spec
 
 
@@ -30,4 +30,4 @@ def unread(spec: Spec) -> tuple[Diagnostic, ...]:
 
 
 def _names(expr: Expr) -> set[str]:
-    return {node.name for node in walk(expr) if isinstance(node, Vector | Token | Entry)}
+    return {node.name for node in walk(expr) if isinstance(node, Vector | Token | Entry | UpTo)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attncc.diagnostics import Diagnostic, Label
-from attncc.spec.data import Axis, Blocks, Size
+from attncc.spec.data import Axis, Blocks, Free, Size
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.fold import LARGEST_POSITION
 from attncc.spec.scope import Bindings
@@ -29,7 +29,9 @@ class AxisResolver:
             case tree.Reference(name=name, span=span) if name not in bindings:
                 if name in _SIZES:
                     return _SIZES[name]
-                helps = nearest(name, [*_SIZES, *bindings])
+                if name == "any":
+                    return Free()
+                helps = nearest(name, [*_SIZES, "any", *bindings])
                 self._error("E201", f"there is no size `{name}`", Label(span, "unknown name"), helps=helps)
                 return None
             case tree.Call(name=tree.Identifier(text="ceil"), arguments=arguments) if "ceil" not in bindings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from attncc.diagnostics import Label
-from attncc.spec.data import Data
+from attncc.spec.data import Data, Free
 from attncc.spec.expr import (
     FALSE,
     TRUE,
@@ -21,13 +21,14 @@ from attncc.spec.expr import (
     Rotate,
     RowSum,
     Type,
+    UpTo,
     Width,
     type_of,
     walk,
 )
 from attncc.spec.fields import FieldName
 from attncc.spec.fold import LARGEST_POSITION
-from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, POOL, VECTOR_FUNCTIONS
+from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, POOL, UP_TO, VECTOR_FUNCTIONS
 from attncc.spec.names import CONSTANTS, SYMBOLS, NameScope
 from attncc.spec.scope import Bindings, Bound, Function, Stop, is_truth
 from attncc.spec.sides import Side, side_of
@@ -55,6 +56,8 @@ class CallScope(NameScope):
             return self._of_vectors(node, bindings, where)
         elif name.text in KEY_FUNCTIONS:
             return self._over_keys(node, bindings, where)
+        elif name.text == UP_TO:
+            return self._up_to(node, bindings, where)
         elif name.text == POOL:
             return self._pool(node, bindings, where)
         elif name.text in FUNCTIONS:
@@ -75,7 +78,15 @@ class CallScope(NameScope):
             self.fail(
                 "E206", f"`{name.text}` takes no arguments", name.span, text="no word or function", helps=(help_,)
             )
-        known = {*self.words.patterns, *self.words.functions, *FUNCTIONS, *VECTOR_FUNCTIONS, *KEY_FUNCTIONS, POOL}
+        known = {
+            *self.words.patterns,
+            *self.words.functions,
+            *FUNCTIONS,
+            *VECTOR_FUNCTIONS,
+            *KEY_FUNCTIONS,
+            POOL,
+            UP_TO,
+        }
         if name.text in self.words.similarities:
             help_ = f"write `similarity = {name.text}(…)`"
             self.fail("E201", f"`{name.text}` is a similarity, not a function", name.span, helps=(help_,))
@@ -155,6 +166,19 @@ class CallScope(NameScope):
             text = "expected something of each key"
             self.fail("E205", f"`{name}` is of keys, but this {found}", given[0].span, text=text, helps=axes)
         return OverKeys(name, value, span=span)
+
+    def _up_to(self, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
+        """How many numbers of a list are at most a number."""
+        given = self._positional(node)
+        helps = ("declare `input ends[any]: int ascending` and write `up_to(ends, j)`",)
+        if len(given) != 2:
+            message = f"`{UP_TO}` takes a list that ascends and a number, but {_given(len(given))}"
+            self.fail("E206", message, node.span, helps=helps)
+        listed = bindings.get(given[0].name) if isinstance(given[0], tree.Reference) else None
+        if not isinstance(listed, Data) or listed.axes != (Free(),) or not listed.ascending:
+            text = "expected a list such as `input ends[any]: int ascending`"
+            self.fail("E205", f"`{UP_TO}` looks a list up, but this is none that ascends", given[0].span, text=text)
+        return UpTo(listed.name, self.as_number(given[1], bindings, where), span=node.span)
 
     def _pool(self, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
         """The mean of the keys of a block, one for each `stride` keys."""

@@ -22,6 +22,7 @@ from attncc.spec.expr import (
     RowSum,
     Symbol,
     Token,
+    UpTo,
     Vector,
     children,
     names_in,
@@ -355,7 +356,9 @@ def read_fields(spec: Spec) -> tuple[Expr, ...]:
 def data_read(spec: Spec) -> frozenset[str]:
     """The names of the data that decide which pairs are related, and that weights and values are made of."""
     fields = (spec.pattern, *read_fields(spec))
-    return frozenset(node.name for expr in fields for node in walk(expr) if isinstance(node, Vector | Token | Entry))
+    return frozenset(
+        node.name for expr in fields for node in walk(expr) if isinstance(node, Vector | Token | Entry | UpTo)
+    )
 
 
 def read_data(spec: Spec, declared: Sequence[Data]) -> tuple[Data, ...]:

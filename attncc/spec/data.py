@@ -41,7 +41,12 @@ class Blocks:
         return -(-length // self.width)
 
 
-Axis = Size | Blocks | int
+@dataclass(frozen=True, slots=True)
+class Free:
+    """An axis of a list that is as long as the caller likes."""
+
+
+Axis = Size | Blocks | Free | int
 
 
 def axis_text(axis: Axis) -> str:
@@ -51,6 +56,8 @@ def axis_text(axis: Axis) -> str:
             return letter
         case Blocks(size=size, width=width):
             return f"ceil({size.value} / {width})"
+        case Free():
+            return "any"
         case _:
             return str(axis)
 

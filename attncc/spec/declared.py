@@ -7,7 +7,7 @@ from keyword import iskeyword
 
 from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.spec.axes import AxisResolver
-from attncc.spec.data import OF_MODULES, RESERVED, Axis, Blocks, Data, Maker, Role, Size, axis_text
+from attncc.spec.data import OF_MODULES, RESERVED, Axis, Blocks, Data, Free, Maker, Role, Size, axis_text
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.makers import MakerResolver
 from attncc.spec.scope import Bindings
@@ -94,9 +94,7 @@ class Declarations:
                 return None
             if role is Role.INPUT:
                 label = Label(datum.initial.span, "expected nothing here")
-                helps = (
-                    f"`{name}[…]: bool = random(3)` and `{name}[…] = normal()` are made where a caller leaves them out",
-                )
+                helps = (f"made where a caller leaves it out: `{name}[…]: bool = random(3)`, `{name}[…] = normal()`",)
                 notes = ("the caller passes it",)
                 self._error("E218", f"the input `{name}` has an initial value", label, notes=notes, helps=helps)
             initial = float(value)
@@ -132,7 +130,7 @@ class Declarations:
             axis = self.axes.axis(node, bindings)
             if axis is None:
                 return None
-            if role is Role.PARAMETER and (axis in _OF_CALL or isinstance(axis, Blocks)):
+            if role is Role.PARAMETER and (axis in _OF_CALL or isinstance(axis, Blocks | Free)):
                 note = "a parameter is made before any call; its axes are H, d, e and whole numbers"
                 label = Label(node.span, "known only at a call")
                 help_ = f"declare an input: `input {name}[…]`"
@@ -200,8 +198,12 @@ class Declarations:
             note = "what is learned changes with every step, so nothing can be promised of it"
         elif data.truth:
             note = "truth values have no order; whole and real numbers have"
+        elif data.axes == (Free(),):
+            return True
         elif not data.is_token:
-            note = f"`{data.name}` is a table; ascending are the numbers of tokens, along the axis n or m"
+            note = (
+                f"`{data.name}` is a table; ascending are lists, `[any]`, and numbers of tokens, along the axis n or m"
+            )
         elif data.is_vector:
             note = f"`{data.name}` holds a vector for each token; ascending are numbers"
         else:

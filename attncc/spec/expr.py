@@ -150,6 +150,14 @@ class Channel(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class UpTo(Expr):
+    """How many numbers of a list that ascends are at most a number."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Width(Expr):
     """How many features a vector has."""
 
@@ -419,7 +427,7 @@ def varies_by_feature(expr: Expr) -> bool:
     match expr:
         case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True) | Output() | Merge():
             return True
-        case Dot() | Reduce() | Width() | Entry() | RowSum() | Channels():
+        case Dot() | Reduce() | Width() | Entry() | RowSum() | Channels() | UpTo():
             return False
         case _:
             return any(varies_by_feature(child) for child in children(expr))
@@ -440,7 +448,7 @@ def type_of(expr: Expr) -> Type:
             return Type.BOOL
         case Binary() | Negate() | Call() | Select() | Indicator() if varies_by_feature(expr):
             return Type.VECTOR
-        case Const(value=int()) | Indicator() | Width():
+        case Const(value=int()) | Indicator() | Width() | UpTo():
             return Type.INT
         case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True) | Output() | Merge():
             return Type.VECTOR

@@ -80,6 +80,7 @@ class KeyFunction:
     instead: str = ""
 
 
+UP_TO = "up_to"  # how many numbers of a list are at most a number
 POOL = "pool"  # of blocks of keys: it gives fewer than there are
 
 KEY_FUNCTIONS: dict[str, KeyFunction] = {

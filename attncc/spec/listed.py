@@ -31,6 +31,7 @@ from attncc.spec.expr import (
     Symbol,
     Token,
     Type,
+    UpTo,
     Vector,
     Width,
     children,
@@ -41,7 +42,7 @@ from attncc.spec.expr import (
 
 def reads_listed(expr: Expr) -> bool:
     """Whether a part of a pattern reads declared data."""
-    return any(isinstance(node, Token | Entry | Vector | Let | AtRow) for node in walk(expr))
+    return any(isinstance(node, Token | Entry | UpTo | Vector | Let | AtRow) for node in walk(expr))
 
 
 def check_pattern(expr: Expr) -> Refusal | None:

@@ -33,7 +33,7 @@ from attncc.spec.expr import (
     type_of,
 )
 from attncc.spec.fields import READABLE, WHY_NOT, FieldName
-from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, POOL, VECTOR_FUNCTIONS
+from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, POOL, UP_TO, VECTOR_FUNCTIONS
 from attncc.spec.scope import Bindings, Bound, Function, Scope, Stop
 from attncc.spec.sides import Side, reads_data, side_of
 from attncc.spec.text import text as expr_text
@@ -78,7 +78,7 @@ class NameScope(Scope):
         if word is not None and all(parameter.default is not None for parameter in word.parameters):
             return self.expand(word, {}, tree.Call(tree.Identifier(name, span=span), (), span=span), where)
         if word is not None or any(
-            name in known for known in (self.words.functions, FUNCTIONS, VECTOR_FUNCTIONS, KEY_FUNCTIONS, (POOL,))
+            name in known for known in (self.words.functions, FUNCTIONS, VECTOR_FUNCTIONS, KEY_FUNCTIONS, (POOL, UP_TO))
         ):
             self.fail("E206", f"`{name}` needs its arguments", span, text="expected `(`", helps=(f"write `{name}(…)`",))
         self._unknown(name, span, bindings, where)

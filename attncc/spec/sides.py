@@ -26,6 +26,7 @@ from attncc.spec.expr import (
     RowSum,
     Symbol,
     Token,
+    UpTo,
     Vector,
     children,
     walk,
@@ -93,7 +94,7 @@ def of_patterns_alone(expr: Expr, data: Mapping[str, Data]) -> Entry | None:
 
 def reads_data(expr: Expr) -> bool:
     """Whether a value depends on the caller's tensors."""
-    return any(isinstance(node, Vector | Token | Entry | MatMul | Output | Merge) for node in walk(expr))
+    return any(isinstance(node, Vector | Token | Entry | UpTo | MatMul | Output | Merge) for node in walk(expr))
 
 
 def _side_of_coefficients(row: int, column: int) -> Side:

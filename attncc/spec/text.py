@@ -35,6 +35,7 @@ from attncc.spec.expr import (
     Symbol,
     Table,
     Token,
+    UpTo,
     Vector,
     Width,
 )
@@ -82,6 +83,8 @@ def _written(expr: Expr) -> tuple[int, str]:
         case Pooled(value=value, width=width, stride=stride):
             sizes = f"{width}" if width == stride else f"{width}, {stride}"
             return _ATOM, f"pool({text(value)}, {sizes})"
+        case UpTo(name=name, value=value):
+            return _ATOM, f"up_to({name}, {text(value)})"
         case OverKeys(function=function, value=value):
             return _ATOM, f"{function}({text(value)})"
         case AtRow(value=value):

@@ -1,4 +1,4 @@
-"""Weights that come apart where data list tiles: values and gradients against the oracle, and work that grows as rows."""
+"""Weights that come apart where data list tiles: values and gradients, and work that grows as rows."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
 from attncc.plan.decoder import Decoder
 from attncc.spec.core_fields import read_fields
-from attncc.spec.data import Axis, Blocks, Data, K, Make, Q, Role, Size, V
+from attncc.spec.data import Axis, Blocks, Data, Free, K, Make, Q, Role, Size, V
 from attncc.spec.expr import Expr, Name, Symbol, Table, walk
 from attncc.spec.model import Spec
 from attncc.spec.text import text
@@ -55,6 +55,7 @@ class Arguments:
                 call = f"_some_of({each.maker.count}, ({shape}), {each.maker.seed}, {device})"
             else:
                 call = f"_normal(({shape}), {each.maker.seed}, {device})"
+                call += f".to({self.rows.name}.dtype)" if each.is_vector else ""
             lines += [f"if {each.name} is None:", f"    {each.name} = {call}"]
         return lines
 
@@ -196,6 +197,8 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 return self.sizes[axis]
             case Blocks(size=size, width=width):
                 return f"-(-{self.sizes[size]} // {width})"
+            case Free():
+                return f"{data.name}.shape[{data.axes.index(axis)}]"
             case _:
                 return str(axis)
 
@@ -309,6 +312,8 @@ def _word(axis: Axis) -> str:
             return _WORDS[axis]
         case Blocks(size=size, width=width):
             return f"ceil({_WORDS[size]} / {width})"
+        case Free():
+            return "any"
         case _:
             return str(axis)
 

@@ -36,6 +36,7 @@ from attncc.spec.expr import (
     Symbol,
     Token,
     Type,
+    UpTo,
     Vector,
     Width,
     children,
@@ -60,7 +61,23 @@ _SYMBOLS = {
     Name.SCALE: "scale",
 }
 _LOCALS = frozenset("batch kv_heads wide device head distance hidden valid scale q_start q_starts k_start".split())
-_TENSORS = (Vector, Token, Entry, Channel, Rotate, MatMul, Dot, Reduce, Local, Output, Merge, OverKeys, AtRow, Pooled)
+_TENSORS = (
+    Vector,
+    Token,
+    Entry,
+    Channel,
+    Rotate,
+    MatMul,
+    Dot,
+    Reduce,
+    Local,
+    Output,
+    Merge,
+    OverKeys,
+    AtRow,
+    Pooled,
+    UpTo,
+)
 _TENSOR_NAMES = frozenset({Name.I, Name.J, Name.HEAD, Name.VALID})
 
 
@@ -157,6 +174,9 @@ class TokenWriter(ExpressionWriter):
                 return _ATOM, f"({self._vector(vector)}).{method}(-1, keepdim=True)"
             case OverKeys(function=function, value=value):
                 return _ATOM, self._over_keys(function, value)
+            case UpTo(name=name, value=value):
+                self.used.add("_up_to")
+                return _ATOM, f"_up_to({name}, {self.write(value)})"
             case Pooled(value=value, width=width, stride=stride):
                 return _ATOM, self._pooled(value, width, stride)
             case AtRow(value=value):

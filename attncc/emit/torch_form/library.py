@@ -280,6 +280,12 @@ def _mean_over_keys(x, hidden):
     count = (~hidden).sum(2, keepdim=True).clamp(min=1)
     return torch.where(hidden, 0, torch.where(hidden, 0, x).sum(2, keepdim=True) / count)
 ''',
+    "_up_to": '''
+def _up_to(numbers, x):
+    """How many of some numbers in order are at most x."""
+    dtype = torch.promote_types(numbers.dtype, x.dtype)
+    return torch.searchsorted(numbers.to(dtype).contiguous(), x.to(dtype).contiguous(), right=True)
+''',
     "_pooled": '''
 def _pooled(x, width, stride, m, hidden):
     """Means of blocks of keys, [batch, heads, blocks, ...]: one for each `stride` keys; hidden keys take no part."""
