@@ -62,8 +62,8 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
     torch_form = TorchForm(plan, operands)
     triton_form = TritonForm(plan)
     parts = torch_form.parts()
-    triton_text = triton_form.kernel_text() if plan.lists is None else "    pass"
-    launchers = triton_form.launchers() if plan.lists is None else ""
+    triton_text = triton_form.kernel_text()
+    launchers = triton_form.launchers()
     statistics = tuple(name for name in plan.torch.forward.outputs if name != "out")
     kept = (*statistics, "residual") if plan.reads_delta else statistics
     lse_index = 1 + statistics.index("lse") if plan.has_lse else 0
@@ -79,7 +79,7 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
         parts.used
         | torch_form.used
         | functional.used
-        | (triton_form.host_used if plan.lists is None else set())
+        | triton_form.host_used
         | {"_reciprocal"}
         | ({"_table"} if "_table(" in launchers + parts.numbers else set())
     )

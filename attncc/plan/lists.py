@@ -123,6 +123,16 @@ class Pass:
     alive: Expr | None = None
     apart: Expr | None = None
 
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows stand in another order than that of their places."""
+        return self.order is not None or self.rows_first is not None
+
+    @property
+    def moves_keys(self) -> bool:
+        """Whether keys do."""
+        return self.order is not None or self.alive is not None or self.apart is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lists:

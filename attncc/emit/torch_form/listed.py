@@ -184,13 +184,13 @@ class ListsPrinter:
         elif one.order is not None:
             self._print_in_order(writer, one.order, runs)
         elif one.apart is not None:
-            self.calls.add("_places")
+            self.calls.add("_run_in")
             if not (runs.keys and _conjunction_of(runs) == one.apart):
-                writer.line("runs.append(_places(others, low, high))")
-            writer.line("runs.append(_places(apart, low, high, first=-(-others.shape[1] // _KEYS) * _KEYS))")
+                writer.line("runs.append(_run_in(others, low, high))")
+            writer.line("runs.append(_run_in(apart, low, high, first=-(-others.shape[1] // _KEYS) * _KEYS))")
         elif one.alive is not None:
-            self.calls.add("_places")
-            writer.line("runs.append(_places(keys, low, high))")
+            self.calls.add("_run_in")
+            writer.line("runs.append(_run_in(keys, low, high))")
         else:
             writer.line("runs.append((low, high))")
 

@@ -10,6 +10,7 @@ from attncc.emit.triton_form.scope import (
     COORDINATE,
     FROM,
     LANES,
+    PLACE,
     POSITION,
     START,
     KernelScope,
@@ -55,8 +56,14 @@ class BodyPrinter:
 
     def _print_lanes(self) -> None:
         lanes, start = LANES[self.swept], START[self.swept]
-        self.writer.line(f"{lanes} = {start} + tl.arange(0, {self.block})")
-        if self.kernel.rows_fixed:
+        if self.kernel.moves(self.swept):
+            place = PLACE[self.swept]
+            self.writer.line(f"{place} = tl.load({place}s_ptr + tl.arange(0, {self.block}))")
+        else:
+            self.writer.line(f"{lanes} = {start} + tl.arange(0, {self.block})")
+        if self.kernel.listing is not None:
+            self.writer.line(f"visible = {self.kernel.exist(self.swept)}")
+        elif self.kernel.rows_fixed:
             self.writer.line("visible = (column_lanes >= low) & (column_lanes < high)")
         else:
             self.writer.line(f"visible = row_lanes < {self.kernel.limit(Axis.ROW)}")
@@ -75,6 +82,8 @@ class BodyPrinter:
                 width, block = width_of(node)
                 arguments = f"{node.name}_ptr, {node.name}_stride, visible, {self.block}, {width}, {block}, MASKED"
                 self.writer.line(f"{node.name} = _load_tile({arguments})")
+            elif self.kernel.is_fact(node):
+                self.kernel.load_facts(node.name, f"{node.name}_ptr", "visible", self.swept)
             else:
                 self.kernel.load_numbers(node.name, f"{node.name}_ptr", "visible", self.swept, "MASKED")
 
@@ -125,6 +134,7 @@ class BodyPrinter:
     def _print_related(self, predicate: Expr) -> None:
         with self.writer.block("if MASKED:"):
             needs_visible = self.kernel.rows_fixed or predicate == TRUE or self.kernel.hides_lanes
+            predicate = self.pairs.print_asked(predicate)
             parts = predicate.operands if isinstance(predicate, And) else (predicate,)
             texts = [self.kernel.related(part, CONJUNCT) for part in parts if part != TRUE]
             texts += ["visible[None, :]"] if needs_visible else []

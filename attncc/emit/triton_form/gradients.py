@@ -40,15 +40,15 @@ class BackwardLaunch(Prepared):
             for name in self._read_statistics():
                 writer.line(f"{name} = {name}.contiguous()")
             self.print_numbers(writer)
-            self.print_channels(writer, *self.kernels[1:])
+            if not self.listed:
+                self.print_channels(writer, *self.kernels[1:])
             self.print_places(writer)
             self.print_piece_places(writer, *self.kernels[1:])
-            with writer.block(f"if {gradient_name(self.core.values)}.numel():"):
-                self.print_launches(writer, self.columns)
-            if self.rows is not None:
-                own = [node.name for node in self.rows.stores if Axis.ROW in node.axes]
-                with writer.block(f"if {own[0] if own else 'out'}.numel():"):
-                    self.print_launches(writer, self.rows)
+            if self.listed:
+                with writer.block("if out.numel():"):  # without rows there are no gradients
+                    self.print_passes(writer, *self.kernels[1:])
+            else:
+                self._print_kernels(writer)
             self.print_compact_gradients(writer)
             self._print_left(writer)
             tables = self.core.of_kind(Kind.TABLE)
@@ -61,10 +61,18 @@ class BackwardLaunch(Prepared):
             ]
             writer.line(f"return {', '.join(results)}{',' * (len(results) == 1)}")
 
+    def _print_kernels(self, writer: Writer) -> None:
+        with writer.block(f"if {gradient_name(self.core.values)}.numel():"):
+            self.print_launches(writer, self.columns)
+        if self.rows is not None:
+            own = [node.name for node in self.rows.stores if Axis.ROW in node.axes]
+            with writer.block(f"if {own[0] if own else 'out'}.numel():"):
+                self.print_launches(writer, self.rows)
+
     def _returned(self, operand: Operand) -> str:
         """A gradient, in the type of its vectors: pieces add up in float32."""
         name = gradient_name(operand.name)
-        added = bool(self.pieces) or self.sides is not None
+        added = bool(self.pieces) or len(self.listed) > 1 or self.sides is not None
         return f"{name}.to({operand.name}.dtype)" if added and operand.kind.is_vector else name
 
     def _has_gradient(self, operand: Operand) -> bool:
@@ -78,6 +86,9 @@ class BackwardLaunch(Prepared):
         elif any(gradient == node.name and Axis.OFFSET not in node.axes for node in self._stores()):
             added = ["in_pieces"] * bool(self.pieces) + ["by_states"] * (self.sides is not None)
             room = f"_gradient_room({name}, {' or '.join(added)})" if added else f"{name}.new_empty({name}.shape)"
+            if self.listed:  # what no kernel reaches stays 0
+                several = len(self.listed) > 1
+                room = f"_gradient_room({name}, True)" if several else f"{name}.new_zeros({name}.shape)"
             writer.line(f"{gradient} = {room}")
 
     def _stores(self) -> tuple[Node, ...]:

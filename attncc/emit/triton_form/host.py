@@ -5,6 +5,7 @@ from __future__ import annotations
 from attncc.emit.numbers import print_numbers
 from attncc.emit.triton_form.gradients import BackwardLaunch
 from attncc.emit.triton_form.launch import host_text
+from attncc.emit.triton_form.listed_host import LIST
 from attncc.emit.writer import Writer
 
 
@@ -40,7 +41,9 @@ class TritonForm(BackwardLaunch):
             for tiles in self.plan.tiles:
                 if tiles.kernel in names:
                     tries = ", ".join(
-                        f"({each.rows}, {each.columns}, {each.warps}, {each.stages})" for each in tiles.tries
+                        f"({each.rows}, {each.columns}, {each.warps}, {each.stages})"
+                        for each in tiles.tries
+                        if not self.listed or max(each.rows, each.columns) <= LIST
                     )
                     writer.line(f'("{tiles.kernel}", {tiles.bytes}, {tiles.width}): [{tries}],')
         writer.line("}")
@@ -73,12 +76,16 @@ class TritonForm(BackwardLaunch):
                 width = f"{values}.shape[-1] if keep_residual else 0"
                 writer.line(f"residual = {rows}.new_empty(batch, heads, n, {width})")
             self.print_numbers(writer)
-            self.print_channels(writer, self.forward)
+            if not self.listed:
+                self.print_channels(writer, self.forward)
             self.print_places(writer)
             self.print_sums_of_keys(writer)
             self.print_piece_places(writer, self.forward)
             with writer.block("if out.numel():"):
-                self.print_launches(writer, self.forward)
+                if self.listed:
+                    self.print_passes(writer, self.forward)
+                else:
+                    self.print_launches(writer, self.forward)
             names = ["out", *self.statistics(), *self.residual()]
             writer.line(f"return ({', '.join(names)}{',' * (len(names) == 1)})")
 

@@ -19,8 +19,12 @@ from attncc.emit.triton_form.scope import (
     COORDINATE,
     FROM,
     LANES,
+    LIST,
     LOWEST,
+    OF_ENTRY,
+    PLACE,
     POSITION,
+    SLOTS,
     START,
     constexpr_of,
     is_literal,
@@ -34,6 +38,9 @@ from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
 from attncc.spec.data import Axis as Length
 from attncc.spec.expr import FALSE, TRUE, Expr, Name, names_in
+
+
+AXES = (Axis.ROW, Axis.COLUMN)
 
 
 class KernelPrinter(TileFunctions, KernelResults):
@@ -87,13 +94,15 @@ class KernelPrinter(TileFunctions, KernelResults):
         numbers += [size for node in self.entries for size in self.sizes(node)]
         widths = [constexpr_of(name) for name in self.widths]
         widths = ["GROUP", *widths, *(f"BLOCK_{name}" for name in widths), "PRECISION"]
+        widths += ["LIST_M", "LIST_N"] if self.listing is not None else []
         widths += ["BY_STATES"] * self.by_states + ["BLOCK_M", "BLOCK_N"]
-        writer.line('@triton.jit(do_not_specialize=["n", "m", "k_start"])')
+        plain = ", ".join(f'"{name}"' for name in ("n", "m", "k_start", *self.list_arguments))
+        writer.line(f"@triton.jit(do_not_specialize=[{plain}])")
         groups = [
             operands + statistics + stores,
-            ["q_start_ptr", "kv_lengths_ptr", *(["classes_ptr"] if self.laid_out else [])],
+            ["q_start_ptr", "kv_lengths_ptr", *(["classes_ptr"] if self.laid_out else []), *self.list_pointers],
             strides,
-            ["n", "m", "k_start", *self.class_arguments, *numbers],
+            ["n", "m", "k_start", *self.class_arguments, *self.list_arguments, *numbers],
         ]
         writer.listing(f"def {self.name}(", [*groups, [f"{name}: tl.constexpr" for name in widths]], "):")
         with writer.indented():
@@ -112,6 +121,20 @@ class KernelPrinter(TileFunctions, KernelResults):
         writer.line()
 
     @property
+    def list_pointers(self) -> list[str]:
+        """Where lists begin, what they name, and which token stands where."""
+        if self.listing is None:
+            return []
+        return ["begins_ptr", "met_ptr", *(f"{PLACE[axis]}s_ptr" for axis in AXES if self.moves(axis))]
+
+    @property
+    def list_arguments(self) -> list[str]:
+        """How many tokens and holes, and how many lists an entry has."""
+        if self.listing is None:
+            return []
+        return [*(SLOTS[axis] for axis in AXES if self.moves(axis)), "lists"]
+
+    @property
     def class_arguments(self) -> list[str]:
         """What a kernel is told of classes beside where they lie: how many, and of keys' tiles for which heads."""
         if not self.laid_out:
@@ -123,12 +146,12 @@ class KernelPrinter(TileFunctions, KernelResults):
         """What is done for one tile of the fixed axis."""
         self.print_lanes()
         self._print_loads()
-        runs = self._print_ranges()
+        runs = self._print_ranges() if self.listing is None else self._print_list()
         if self.rows_fixed:
             self._print_sweeps(runs)
         else:
             self._print_accumulators(self.kernel.sweeps[0])
-            if any(each.by_column for each in self.domain.classes):
+            if any(each.by_column for each in self.domain.classes) or self.listing is not None:
                 self._print_heads(runs)
         self.print_results()
 
@@ -138,12 +161,19 @@ class KernelPrinter(TileFunctions, KernelResults):
     def _print_loads(self) -> None:
         writer, fixed = self.writer, self.fixed
         visible = "visible" if self.rows_fixed else "seen"
+        if self.moves(fixed):
+            place = PLACE[fixed]
+            writer.line(f"{place} = tl.load({place}s_ptr + {OF_ENTRY[fixed]} + {LANES[fixed]})")
         if self.rows_fixed:
-            writer.line(f"visible = row_lanes < {self.limit(Axis.ROW)}")
+            writer.line(f"visible = {self.exist(Axis.ROW)}")
         else:
             writer.comment("Keys that no row can see are not read, and their gradients are 0.")
-            writer.line(f"seen = column_lanes < {self.limit(Axis.COLUMN)}")
+            writer.line(f"seen = {self.exist(Axis.COLUMN)}")
+        if not self._asks_by_head:
+            self._print_facts(visible)
         for node in self.kernel.loads:
+            if self.is_fact(node):
+                continue
             if node in self.vectors:
                 width, block = width_of(node)
                 pointer = f"{node.name}_ptr" + (f" + {self.first_of(node)}" if self.offset_sums else "")
@@ -165,6 +195,31 @@ class KernelPrinter(TileFunctions, KernelResults):
                 zero = f"tl.zeros_like({node.name})" if always else f"tl.where({again}, 0.0, {node.name})"
                 writer.line(f"{node.name} = {zero}")
         writer.line()
+
+    @property
+    def _asks_by_head(self) -> bool:
+        """Whether what the pattern asks of keys differs between query heads that share them."""
+        return self.listing is not None and self.listing.by_head and not self.rows_fixed
+
+    def _print_facts(self, visible: str) -> None:
+        for node in self.kernel.loads:
+            if self.is_fact(node):
+                pointer = f"{node.name}_ptr + {OF_ENTRY[self.fixed]} + {START[self.fixed]}"
+                self.load_facts(node.name, pointer, visible, self.fixed)
+
+    def _print_list(self) -> tuple[Runs, ...]:
+        if not self._asks_by_head:
+            self._print_ends()
+            self.writer.line()
+        return ()
+
+    def _print_ends(self) -> None:
+        """Where the list of the tile is."""
+        what = "keys that the tile's rows meet" if self.rows_fixed else "rows that meet the tile's keys"
+        self.writer.comment(f"Tiles of {what}: met[begin] … met[end - 1].")
+        self.writer.line(f"number = entry * lists + {START[self.fixed]} // {LIST[self.fixed]}")
+        self.writer.line("begin = tl.load(begins_ptr + number)")
+        self.writer.line("end = tl.load(begins_ptr + number + 1)")
 
     @property
     def counted_once(self) -> list[Node]:
@@ -256,13 +311,17 @@ class KernelPrinter(TileFunctions, KernelResults):
                 if self.is_swept_row(node):
                     pointer = f"{node.name}_channels_ptr + {self.channels_of(node)}"
                     self.writer.line(f"{node.name}_channels_head_ptr = {pointer}")
-            self.writer.line("statistics = (tl.cast(batch, tl.int64) * heads + head) * n")
+            self.writer.line(f"statistics = (tl.cast(batch, tl.int64) * heads + head) * {self.length(Axis.ROW)}")
+            if self._asks_by_head:
+                self.print_entry_of("head")
+                self._print_facts("seen")
+                self._print_ends()
             self.print_offset_pointers()
             self._print_numbers()
             if self.laid_out and self.has_parts:
                 rows, mine = self.limit(Axis.ROW), f"{self.part_of_head()} == part"
                 self.writer.line(f"in_rows = tl.where((column < {self.limit(Axis.COLUMN)}) & ({mine}), {rows}, 0)")
-            if self._ranges_read_head():
+            if self.listing is None and self._ranges_read_head():
                 runs = self._runs()
             self._print_sweeps(runs)
 
@@ -278,6 +337,10 @@ class KernelPrinter(TileFunctions, KernelResults):
                 if self.takes_sums:
                     with self.writer.block("else:  # go on from the sums of keys that all rows of the tile see"):
                         self.print_sums(sweep)
+            if self.listing is not None:
+                with self.writer.block("for step in range(begin * PARTS, end * PARTS):"):
+                    self.writer.line("tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS")
+                    self.print_call(at, sweep, masked=True)
             if not runs:
                 continue
             partial, steps = _concatenated([(each.t0, each.f0, each.f1, each.t1) for each in runs])

@@ -6,7 +6,7 @@ from attncc.emit.numbers import tables_of
 from attncc.emit.tile import Kernel, schedule
 from attncc.emit.triton_form.kernel import KernelPrinter
 from attncc.emit.triton_form.library import library
-from attncc.emit.triton_form.piece import KernelPiece, kernel_pieces, whole_of
+from attncc.emit.triton_form.piece import KernelPiece, kernel_pieces, listed_pieces, whole_of
 from attncc.emit.triton_form.scope import is_literal, is_offset_sum
 from attncc.emit.triton_form.sums.kernels import SumKernels, sides_of, uniform_numbers
 from attncc.emit.triton_form.sums.scope import Sides
@@ -36,6 +36,7 @@ class Kernels:
         self.used: set[str] = set()
         self.host_used: set[str] = set()
         self.whole, self.pieces = whole_of(plan), kernel_pieces(plan)
+        self.listed = listed_pieces(plan)
         self.sides = self._sides() if plan.states is not None else None
 
     def _is_summed_by_row(self, gradient: Node) -> bool:
@@ -77,7 +78,7 @@ class Kernels:
         """Helpers, tile bodies and kernels, to stand inside `if triton is not None:`."""
         writer = Writer(width=WIDTH - 4)
         tables = self.tables() | dict.fromkeys(self._literals(), False)
-        for piece in (self.whole, *self.pieces):
+        for piece in self.listed or (self.whole, *self.pieces):
             for printer in self._printers(writer, tables, piece):
                 for at in range(len(printer.kernel.sweeps)):
                     printer.print_body(at)

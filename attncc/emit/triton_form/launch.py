@@ -14,6 +14,7 @@ from attncc.emit.triton_form.launch_pieces import (
     TUNED_IN_PIECES,
     WITH_LISTS,
 )
+from attncc.emit.triton_form.listed_host import LISTED, OVER_GROUP
 from attncc.emit.triton_form.scope import constexpr_of
 from attncc.emit.triton_form.sums.host import PLAIN_TILES, SUMS, WITH_SUMS
 
@@ -33,6 +34,8 @@ class Shapes:
         streamed: widths of what passes through.
         sums: the sums by distance that a kernel adds up in memory.
         added: what kernels of pieces read and write again.
+        listing: whether kernels walk lists of tiles that meet.
+        copies_by_head: whether query heads that share keys get copies of their own of these.
         lists: whether some kernel has a list of rows, with smaller tiles than are usual.
         copies_keys: whether some piece has copies of its keys.
         copies_rows: whether some piece has copies of its rows.
@@ -51,6 +54,8 @@ class Shapes:
     sums: Sequence[str]
     added: Sequence[str] = ()
     lists: bool = False
+    listing: bool = False
+    copies_by_head: bool = False
     step: int = 1
     copies_keys: bool = False
     copies_rows: bool = False
@@ -74,11 +79,13 @@ def host_text(shapes: Shapes) -> str:
     of_terms = [name for name in names if name == "e" or any(name in each for each in shapes.terms or ())]
     constants = [f"{constexpr_of(name)}={name}" for name in names]
     constants += [f"BLOCK_{constexpr_of(name)}=block_{name}" for name in names]
+    constants += ["LIST_M=_ROWS", "LIST_N=_KEYS"] if shapes.listing else []
     key = ", ".join(f'"{each}"' for each in ["GROUP", *map(constexpr_of, names), "PRECISION"])
     tuned = TUNED_IN_PIECES if shapes.added else _TUNED_WITH_SUMS if shapes.sums else _TUNED
-    text = _PRUNE + tuned + (LAUNCH_IN_PIECES if shapes.added else _LAUNCH)
-    text += _LAUNCH_REST + (ROOM if shapes.added or shapes.terms is not None else "")
-    text += (CLASSES if shapes.added else "") + (_SUMS if shapes.sums else "")
+    in_pieces = shapes.added and not shapes.listing
+    text = _PRUNE + tuned + (LAUNCH_IN_PIECES if in_pieces else _LAUNCH)
+    text += (LISTED if shapes.listing else "") + (OVER_GROUP if shapes.copies_by_head else "") + _LAUNCH_REST + (ROOM if shapes.added or shapes.terms is not None else "")
+    text += (CLASSES if in_pieces else "") + (_SUMS if shapes.sums else "")
     text += (SIDE_BY_SIDE if shapes.copies_keys else "") + (BY_CLASS if shapes.copies_rows else "")
     for plain, listed in WITH_LISTS if shapes.lists else ():
         assert plain in text

@@ -38,6 +38,11 @@ class LaunchShapes(Kernels):
             streamed=streamed,
             sums=[node.name for node in self.offset_sums()],
             added=self._added(),
+            listing=bool(self.listed),
+            copies_by_head=any(
+                each.listing is not None and each.listing.by_head and Axis.COLUMN in each.listing.moves
+                for each in self.listed
+            ),
             lists=any(piece.has_list for piece in self.pieces),
             step=max((piece.step for piece in self.pieces), default=1),
             copies_keys=any(piece.compacts for piece in self.pieces),
@@ -47,7 +52,7 @@ class LaunchShapes(Kernels):
 
     def _added(self) -> list[str]:
         """What kernels of pieces write and read: tuning must not leave its own marks there."""
-        if not self.pieces:
+        if not self.pieces and len(self.listed) < 2:
             return []
         sums = [f"{node.name}_state" for node in self.forward.sweeps[0].reductions]
         stores = [node.name for kernel in self.kernels[1:] for node in kernel.stores if Axis.OFFSET not in node.axes]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from attncc.emit.tile import Kernel
+from attncc.emit.triton_form.listed_launches import ListedLaunches
 from attncc.emit.triton_form.piece import KernelPiece
 from attncc.emit.triton_form.scope import by_channel, is_literal, is_vector
-from attncc.emit.triton_form.sums.launches import SumLaunches
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
@@ -15,7 +15,7 @@ from attncc.plan.pieces import SHORT
 from attncc.rewrite.backward import gradient_name
 
 
-class Launches(SumLaunches):
+class Launches(ListedLaunches):
     """Prints launches of the kernels of one plan."""
 
     def print_launches(self, writer: Writer, kernel: Kernel) -> None:

@@ -55,6 +55,12 @@ def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
 '''
 
 OPTIONAL: dict[str, str] = {
+    "_load_facts": '''
+@triton.jit
+def _load_facts(start, visible, LANES: tl.constexpr):
+    """[LANES] things that the pattern asks of consecutive tokens, of any type; 0 where there is no token."""
+    return tl.load(start + tl.arange(0, LANES), mask=visible, other=0)
+''',
     "_load_spaced": '''
 @triton.jit
 def _load_spaced(start, step, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):

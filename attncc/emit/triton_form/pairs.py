@@ -7,7 +7,7 @@ the numbers of one channel lie side by side.
 from __future__ import annotations
 
 from attncc.emit.tile import Sweep, may_fail
-from attncc.emit.triton_form.scope import BLOCK, LANES, LENGTH, STEP, KernelScope, width_of
+from attncc.emit.triton_form.scope import BLOCK, LANES, STEP, KernelScope, width_of
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.spec.expr import (
@@ -49,7 +49,8 @@ class PairPrinter:
         """A number for each pair, by its distance or by the indices of its expression."""
         name, table = node.name, node.inputs[0]
         if isinstance(node.expr, Entry):
-            self.writer.line(f"{name} = tl.load({table}_ptr + {self._place(node.expr)})")
+            number = ".to(tl.float32)" if self._is_asked(table) else ""
+            self.writer.line(f"{name} = tl.load({table}_ptr + {self._place(node.expr)}){number}")
             if not self._varies(node.expr):
                 self.writer.line(f"{name} = tl.broadcast_to({name}, {self.shape})")
             return
@@ -61,20 +62,44 @@ class PairPrinter:
         pointers = f"{table}_at[:, None] {sign} {lanes}[None, :]"
         self.writer.line(f"{name} = _load_entries({pointers}, visible, MASKED)")
 
+    def print_asked(self, predicate: Expr) -> Expr:
+        """Look up what a predicate asks of tables; what stands in its place, as names."""
+        found: dict[Expr, Expr] = {}
+
+        def named(expr: Expr) -> Expr:
+            inner = rebuild(expr, named)
+            if not isinstance(inner, Entry):
+                return inner
+            if inner not in found:
+                name = f"{inner.name}_entry" + (f"_{len(found) + 1}" if found else "")
+                self.writer.line(f"{name} = tl.load({inner.name}_ptr + {self._place(inner)})")
+                found[inner] = Local(name)
+            return found[inner]
+
+        return named(predicate)
+
     def _place(self, entry: Entry) -> str:
         """Where an entry lies in its table; indices of pairs that are not related are moved into the table."""
         self.kernel.used.add("_clamp")
         first = len(self.kernel.table_axes[entry.name]) - len(entry.indices)  # an axis of batch entries has no index
         place = "batch" if first else ""
+        far = self.kernel.listing is not None  # tables of pairs may be longer than 32 bits
+        place = f"tl.cast({place}, tl.int64)" if far and place else place
         for axis, index in enumerate(entry.indices, first):
             at = f"_clamp({self._whole(index)}, {entry.name}_size_{axis})"
+            at = f"tl.cast({at}, tl.int64)" if far else at
             place = f"({place}) * {entry.name}_size_{axis} + {at}" if place else at
         return place
 
     def _whole(self, index: Expr) -> str:
         text = self.kernel.expression(index, pair=True, rename=self.rename)
+        if self.kernel.listing is not None:
+            return text
         plain = type_of(index) is Type.INT and not any(isinstance(each, Local) for each in walk(index))
         return text if plain else f"tl.cast({text}, tl.int32)"
+
+    def _is_asked(self, table: str) -> bool:
+        return self.kernel.listing is not None and table in self.kernel.listing.tables
 
     # --- channels ---------------------------------------------------------------------------------------------
 
@@ -115,7 +140,7 @@ class PairPrinter:
 
     def _load(self, formulas: list[Expr]) -> None:
         for node in self._vectors(formulas):
-            step = f"channel * {LENGTH[node.axes[0]]}"
+            step = f"channel * {self.kernel.length(node.axes[0])}"
             if node.axes[0] is self.swept:
                 spaced = f"{STEP[self.swept]}, " if self.kernel.laid_out else ""
                 function = "_load_spaced" if spaced else "_load_numbers"

@@ -9,10 +9,28 @@ from functools import reduce
 from attncc.graph.ops import Axis
 from attncc.plan.headclasses import disjunction
 from attncc.plan.layout import Layout
+from attncc.plan.lists import Pass
 from attncc.plan.model import Plan
 from attncc.plan.pieces import Part, Piece, Pieces
 from attncc.plan.ranges import Domain, HeadClass
-from attncc.spec.expr import FALSE, TRUE, Expr, Name, Select, names_in
+from attncc.spec.expr import FALSE, TRUE, Entry, Expr, Name, Select, names_in, walk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """How kernels that walk lists of tiles find tokens, and what they ask of them.
+
+    Attributes:
+        by_head: whether every query head has lists of its own, and, where keys move, keys.
+        moves: the axes whose tokens stand in another order than that of their places, with holes.
+        facts: what the pattern asks of tokens.
+        tables: what it asks of pairs.
+    """
+
+    by_head: bool
+    moves: frozenset[Axis]
+    facts: frozenset[str]
+    tables: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +47,7 @@ class KernelPiece:
         adds: whether gradients are added to those of other pieces.
         again: for which heads another piece has the parts of rows' gradients that are no sums over keys.
         has_list: whether its rows are a list, whose tiles are small.
+        listing: lists of the tiles that meet, where data decide it; None where ranges say it.
     """
 
     name: str
@@ -40,6 +59,7 @@ class KernelPiece:
     adds: bool = False
     again: Expr = FALSE
     has_list: bool = False
+    listing: Listing | None = None
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -71,6 +91,36 @@ class KernelPiece:
 def whole_of(plan: Plan) -> KernelPiece:
     """The whole pattern."""
     return KernelPiece("", plan.domain)
+
+
+def listed_pieces(plan: Plan) -> tuple[KernelPiece, ...]:
+    """The passes over lists of tiles; none where ranges say which tiles meet."""
+    passes = plan.lists.passes if plan.lists is not None else ()
+    several, last = len(passes) > 1, len(passes) - 1
+    return tuple(
+        KernelPiece(
+            name=f"_{at + 1}" if several else "",
+            domain=plan.domain,
+            pattern=one.pattern,
+            resumes=TRUE if at > 0 else FALSE,
+            finishes=TRUE if at == last else FALSE,
+            adds=several,
+            again=TRUE if at > 0 else FALSE,
+            listing=_listing(plan, one),
+        )
+        for at, one in enumerate(passes)
+    )
+
+
+def _listing(plan: Plan, one: Pass) -> Listing:
+    core = plan.core
+    moves = {Axis.ROW: one.moves_rows, Axis.COLUMN: one.moves_keys}
+    return Listing(
+        by_head=plan.lists is not None and plan.lists.by_head,
+        moves=frozenset(axis for axis, is_moved in moves.items() if is_moved),
+        facts=frozenset(each.name for each in core.operands if each.kind.is_fact),
+        tables=frozenset(node.name for node in walk(core.pattern) if isinstance(node, Entry)),
+    )
 
 
 def kernel_pieces(plan: Plan) -> tuple[KernelPiece, ...]:

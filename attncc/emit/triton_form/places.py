@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 
+from attncc.emit.triton_form.piece import Listing
 from attncc.emit.triton_form.scope import (
     BLOCK,
     COUNT,
     FROM,
     LANES,
-    LENGTH,
+    LIST,
+    OF_ENTRY,
     PLACE,
     START,
     STEP,
@@ -89,7 +91,24 @@ class KernelPlaces(KernelScope):
             self._print_class()
         else:
             writer.line("keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))")
+        if self.listing is not None:
+            self._print_lists(self.listing)
         writer.line()
+
+    def _print_lists(self, listing: Listing) -> None:
+        swept = self.swept
+        self.writer.line(f"PARTS: tl.constexpr = {LIST[swept]} // {BLOCK[swept]}  # tiles in one that lists name")
+        if self.rows_fixed:
+            self.print_entry_of("head")
+        elif not listing.by_head or self.moves(Axis.COLUMN):
+            self.print_entry_of("kv_head")  # where keys move, every query head has its own
+
+    def print_entry_of(self, head: str) -> None:
+        """Whose lists these are, and where what the pattern asks of its tokens begins."""
+        by_head = self.listing is not None and self.listing.by_head
+        self.writer.line(f"entry = batch * heads + {head}" if by_head else "entry = batch")
+        for axis in (Axis.ROW, Axis.COLUMN):
+            self.writer.line(f"{OF_ENTRY[axis]} = tl.cast(entry, tl.int64) * {self.length(axis)}")
 
     def _print_class(self, spot: str = "spot", *, clips: bool = True) -> None:
         """Where the rows and keys of the tile's class lie, and which coordinates they have.
@@ -146,11 +165,12 @@ class KernelPlaces(KernelScope):
                 step = f"tl.cast({self.stride(node)}, tl.int64) * {BLOCK[self.swept]}"
                 writer.line(f"{node.name}_step = {step}")
         if self.rows_fixed:
-            writer.line("key_numbers = (tl.cast(batch, tl.int64) * (heads // GROUP) + head // GROUP) * m")
+            length = self.length(Axis.COLUMN)
+            writer.line(f"key_numbers = (tl.cast(batch, tl.int64) * (heads // GROUP) + head // GROUP) * {length}")
             self._print_first_vector(late=False)
         else:
             first = self.place(Axis.COLUMN, "column")
-            writer.line(f"first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + {first}")
+            writer.line(f"first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * {self.length(Axis.COLUMN)} + {first}")
         for node in self.offset_sums:
             strides = f"{node.name}_strides"
             writer.line(f"{node.name}_ptr += {self.of_head(node.name, 'head')} + tl.program_id(0) * (3 * {strides}[2])")
@@ -161,7 +181,8 @@ class KernelPlaces(KernelScope):
         """The place of the tile's first number; with several tiles a program it is known `late`."""
         if late == bool(self.offset_sums):
             first = self.place(Axis.ROW, "row")
-            self.writer.line(f"first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + {first}")
+            length = self.length(Axis.ROW)
+            self.writer.line(f"first_vector = (tl.cast(batch, tl.int64) * heads + head) * {length} + {first}")
 
     def print_lanes(self) -> None:
         """The rows of one tile, where a program has several."""
@@ -181,7 +202,7 @@ class KernelPlaces(KernelScope):
 
     def channels_of(self, node: Node) -> str:
         """Where the channels of a batch entry and a head begin: each is as long as there are rows or keys."""
-        width, length = width_of(node)[0], LENGTH[node.axes[0]]
+        width, length = width_of(node)[0], self.length(node.axes[0])
         if node.axes[0] is Axis.ROW:
             return f"(tl.cast(batch, tl.int64) * heads + head) * {width} * {length}"
         heads = "heads // GROUP" if self.rows_fixed else "kv_heads"
@@ -214,7 +235,7 @@ class KernelPlaces(KernelScope):
     def _clamped_lanes(self) -> str:
         """The place of each lane; lanes beyond the last token have that of the last one."""
         if not self.laid_out:
-            return f"tl.minimum({LANES[self.fixed]}, {LENGTH[self.fixed]} - 1)"
+            return f"tl.minimum({LANES[self.fixed]}, {self.length(self.fixed)} - 1)"
         within = f"tl.maximum(tl.minimum({LANES[self.fixed]}, {COUNT[self.fixed]} - 1), 0)"
         return self.place(self.fixed, within)
 

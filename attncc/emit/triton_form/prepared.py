@@ -43,9 +43,11 @@ class Prepared(Launches):
         vectors = [each.name for each in self.core.of_kind(Kind.ROW_VECTOR, Kind.COLUMN_VECTOR)]
         names = [*vectors, *others]
         writer.line(f"{', '.join(names)} = {', '.join(f'_dense({name})' for name in names)}")
+        asked = {name for piece in self.listed if piece.listing is not None for name in piece.listing.tables}
         for each in self.core.operands:
-            if not each.kind.is_vector:
-                writer.line(f"{each.name} = {each.name}.float().contiguous()")
+            if not each.kind.is_vector and not each.kind.is_fact:
+                number = "" if each.name in asked else ".float()"
+                writer.line(f"{each.name} = {each.name}{number}.contiguous()")
 
     def print_channels(self, writer: Writer, *kernels: Kernel) -> None:
         for name in sorted(by_channel(kernels), key=self.names.index):

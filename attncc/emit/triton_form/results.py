@@ -99,7 +99,8 @@ class KernelResults(KernelPlaces):
 
     def _print_finished(self) -> None:
         writer, kernel = self.writer, self.kernel
-        visible = "visible" if self.rows_fixed else f"column_lanes < {COUNT[Axis.COLUMN] if self.laid_out else 'm'}"
+        last = COUNT[Axis.COLUMN] if self.laid_out else "m"
+        visible = "visible" if self.rows_fixed else self.exist(Axis.COLUMN, last)
         for node in kernel.after:
             writer.line(f"{node.name} = {self._result(node)}")
         for node in kernel.stores:

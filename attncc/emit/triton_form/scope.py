@@ -36,6 +36,9 @@ PLACE = {Axis.ROW: "row_place", Axis.COLUMN: "key_place"}  # where the first tok
 STEP = {Axis.ROW: "row_step", Axis.COLUMN: "key_step"}  # from one token of the class to the next
 FROM = {Axis.ROW: "row_origin", Axis.COLUMN: "key_origin"}  # the coordinate of the first token
 COUNT = {Axis.ROW: "row_count", Axis.COLUMN: "key_count"}  # how many tokens may be seen
+LIST = {Axis.ROW: "LIST_M", Axis.COLUMN: "LIST_N"}  # of a tile that lists name
+SLOTS = {Axis.ROW: "row_slots", Axis.COLUMN: "key_slots"}  # how many tokens and holes an entry of lists has
+OF_ENTRY = {Axis.ROW: "rows_of_entry", Axis.COLUMN: "keys_of_entry"}  # where those of an entry begin
 OTHER = {
     "lse": 'float("-inf")',
     "count": "1.0",
@@ -112,6 +115,7 @@ class KernelScope:
         self.piece = piece
         self.by_states = by_states
         self.laid_out = bool(piece.layouts)
+        self.listing = piece.listing
         self.table_axes = table_axes
         self.writer = writer
         self.kernel = kernel
@@ -153,7 +157,7 @@ class KernelScope:
     @property
     def hides_lanes(self) -> bool:
         """Whether what is not visible has to be told by a mask: it reads as 0, of which a product alone makes 0."""
-        plain = len(self.vectors) == len(self.kernel.operands)
+        plain = len(self.vectors) == len(self.kernel.operands) and self.listing is None
         return not plain or bool(self.offset_sums)
 
     def carried(self, sweep: Sweep) -> list[str]:
@@ -173,6 +177,22 @@ class KernelScope:
         """How many tokens there are to see."""
         return COUNT[axis] if self.laid_out else {Axis.ROW: "n", Axis.COLUMN: "keys"}[axis]
 
+    def moves(self, axis: Axis) -> bool:
+        """Whether tokens stand in the order of lists."""
+        return self.listing is not None and axis in self.listing.moves
+
+    def is_fact(self, node: Node) -> bool:
+        """Whether the pattern asks it of tokens."""
+        return self.listing is not None and node.name in self.listing.facts
+
+    def length(self, axis: Axis) -> str:
+        """How long tensors are along an axis."""
+        return SLOTS[axis] if self.moves(axis) else LENGTH[axis]
+
+    def exist(self, axis: Axis, limit: str = "") -> str:
+        """The text that tells which lanes have a token."""
+        return f"{PLACE[axis] if self.moves(axis) else LANES[axis]} < {limit or self.limit(axis)}"
+
     def place(self, axis: Axis, at: str) -> str:
         """Where the token of a lane, or of the first lane of a tile, lies."""
         if not self.laid_out:
@@ -182,7 +202,7 @@ class KernelScope:
 
     def position(self, axis: Axis, lanes: str = "") -> str:
         """The position of each lane, or of other places of a class."""
-        lanes, origin = lanes or LANES[axis], ORIGIN[axis]
+        lanes, origin = lanes or (PLACE[axis] if self.moves(axis) else LANES[axis]), ORIGIN[axis]
         if not self.laid_out:
             return f"{origin} + {lanes}"
         if self.piece.copies(axis):
@@ -274,6 +294,11 @@ class KernelScope:
     def reads_coordinate(self, sweep: Sweep, axis: Axis) -> bool:
         """Whether pairs are related by coordinates of an axis, beside positions."""
         return self.laid_out and (Name.I if axis is Axis.ROW else Name.J) in self._names_of_pattern(sweep)
+
+    def load_facts(self, name: str, pointer: str, visible: str, axis: Axis) -> None:
+        """What the pattern asks of rows or keys."""
+        self.used.add("_load_facts")
+        self.writer.line(f"{name} = _load_facts({pointer}, {visible}, {BLOCK[axis]})")
 
     def load_numbers(self, name: str, pointer: str, visible: str, axis: Axis, masked: str) -> None:
         """A number of rows or keys. A log-sum-exp of -inf (no key at all) becomes +inf, so that all weights are 0."""

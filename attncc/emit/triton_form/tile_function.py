@@ -9,7 +9,7 @@ from attncc.emit.triton_form.scope import (
     BLOCK,
     COORDINATE,
     FROM,
-    LENGTH,
+    OF_ENTRY,
     ORIGIN,
     PLACE,
     POSITION,
@@ -56,11 +56,12 @@ class TileFunctions(KernelPlaces):
         positions += [COORDINATE[self.fixed]] if self.reads_coordinate(sweep, self.fixed) else []
         needs_origin = self.reads_position(sweep, self.swept)
         needs_origin &= not self.piece.copies(self.swept)
-        places = [START[self.swept], *([ORIGIN[self.swept]] if needs_origin else [])]
+        places = [self._lanes_from(), *([ORIGIN[self.swept]] if needs_origin else [])]
         places += self._class_scalars(sweep)
-        places += ["low", "high"] if self.rows_fixed else [self.limit(Axis.ROW)]
+        by_ranges = self.rows_fixed and self.listing is None
+        places += ["low", "high"] if by_ranges else [self.limit(self.swept)]
         extra = [text for name, text in SCALARS.items() if name in names]
-        extra += [LENGTH[node.axes[0]] for node in self.channels if node.name in read]
+        extra += [self.length(node.axes[0]) for node in self.channels if node.name in read]
         extra += ["batch" for node in self.entries if node.name in read and self.is_batched(node)]
         extra = [name for name in dict.fromkeys(extra) if name not in places]
         parameters = [carried + fixed, pointers + strides, positions + places + extra + scalars]
@@ -68,6 +69,10 @@ class TileFunctions(KernelPlaces):
         constexprs += [name for node in self.channels if node.name in read for name in width_of(node)]
         constexprs += [BLOCK[Axis.ROW], BLOCK[Axis.COLUMN], "PRECISION"]
         return parameters, list(dict.fromkeys(constexprs))
+
+    def _lanes_from(self) -> str:
+        """What tells a tile body which tokens it meets: the first one, or their places."""
+        return f"{PLACE[self.swept]}s_ptr" if self.moves(self.swept) else START[self.swept]
 
     def _class_scalars(self, sweep: Sweep) -> list[str]:
         """What a tile body is told of the class whose tokens it meets."""
@@ -123,7 +128,9 @@ class TileFunctions(KernelPlaces):
         pointers += parameters[1][len(pointers) : len(parameters[1]) - sum(node in self.vectors for node in loads)]
         strides = [self.stride(node) for node in loads if node in self.vectors]
         swept_start = f"tile * {BLOCK[self.swept]}"
-        values = [swept_start if name == START[self.swept] else name for name in parameters[2]]
+        if self.moves(self.swept):
+            swept_start = f"{self._lanes_from()} + {OF_ENTRY[self.swept]} + {swept_start}"
+        values = [swept_start if name == self._lanes_from() else name for name in parameters[2]]
         self.writer.listing(
             f"{carried}{' = ' if carried else ''}{self.tile_name(at)}(",
             [parameters[0], pointers + strides, values, [*constexprs, str(masked)]],
@@ -139,4 +146,5 @@ class TileFunctions(KernelPlaces):
         if is_vector(node):
             return f"{name}{head}_ptr + {first}"
         start = "key_numbers" if self.rows_fixed else "statistics"
+        start = OF_ENTRY[self.swept] if self.is_fact(node) else start
         return f"{name}_ptr + {start} + {first}"

@@ -1,0 +1,65 @@
+"""What the host does for kernels that walk lists of tiles, as text: lists by rows and by keys, tokens in their order."""
+
+from __future__ import annotations
+
+LIST = 64  # rows and keys of a tile that lists name, which kernels take in parts
+
+LISTED = '''
+
+def _begins(counts):
+    """Where lists of so many tiles begin that stand one after the other, and where the last one ends."""
+    return nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+
+
+def _by_row(lists):
+    """The tiles of keys that each tile of rows meets, as kernels take them."""
+    return _begins(lists.counts), lists.met.to(torch.int32)
+
+
+def _by_key(lists):
+    """The tiles of rows that meet each tile of keys."""
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    number = torch.arange(len(lists.counts), device=lists.met.device)
+    row = number.repeat_interleave(lists.counts, output_size=len(lists.met))
+    key = row // tiles * most_keys + lists.met
+    counts = torch.bincount(key, minlength=len(lists.keys) * most_keys)
+    return _begins(counts), (row % tiles)[key.argsort(stable=True)].to(torch.int32)
+
+
+def _asked(x, places, batch, heads):
+    """What the pattern asks of tokens, [entries, tokens], in the order of lists if there is one."""
+    x = _of_entries(x, batch, heads)
+    if places is not None and x.shape[1]:
+        x = x.gather(1, places.clamp(max=x.shape[1] - 1))
+    return x.contiguous()
+
+
+def _listed_tokens(x, places):
+    """What tokens have, [batch, heads, tokens, ...], in the order of lists; 0 where there is none.
+
+    `places` is [entries, slots]; where each query head has its own, so has what is returned.
+    """
+    places = places.unflatten(0, (len(x), -1))  # [batch, heads or 1, slots]
+    heads = max(x.shape[1], places.shape[1])
+    if not x.shape[2]:
+        return x.new_zeros(len(x), heads, places.shape[2], *x.shape[3:])
+    batch = torch.arange(len(x), device=x.device)[:, None, None]
+    head = torch.arange(heads, device=x.device)[:, None] // (heads // x.shape[1])
+    found = x[batch, head, places.clamp(max=x.shape[2] - 1)]
+    hidden = (places >= x.shape[2]).view(*places.shape, *(1,) * (x.dim() - 3))
+    return found.masked_fill_(hidden, 0)
+
+
+def _slots(places, tokens):
+    """Where the tokens of each entry stand in the order of lists: beyond its end where they do not."""
+    slots = places.new_full((len(places), tokens + 1), places.shape[1])
+    order = torch.arange(places.shape[1], device=places.device).expand_as(places)
+    return slots.scatter_(1, places, order)[:, :tokens]
+'''
+
+OVER_GROUP = '''
+
+def _over_group(x, like):
+    """Gradients of each query head's own keys, added up for those that share keys."""
+    return x.unflatten(1, (like.shape[1], -1)).sum(2).to(like.dtype)
+'''
