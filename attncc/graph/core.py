@@ -126,12 +126,15 @@ TAKEN_NAMES = frozenset(
     # of decoders
     "cache carried found full held state states "
     # of the kernels
-    "alive by_slab done in_rows key_numbers keys part statistics step tile".split()
+    "alive by_slab done in_rows key_numbers keys part statistics step tile "
+    # of kernels that walk lists
+    "begin begins end key_place key_places key_slots keys_of_entry lists met number row_place row_places row_slots "
+    "rows_of_entry".split()
 )
 
 # How the graph names what it makes of quantities and operands.
 _MADE = re.compile(
-    r"(d|dot|part_of|slope|rows|weight|inverse|exponent)_.*|.*_(\d+|kept|term|constant|factor|total|entry)"
+    r"(d|dot|part_of|slope|rows|weight|inverse|exponent)_.*|.*_(\d+|kept|term|constant|factor|total|entry|asked|listed)"
 )
 
 

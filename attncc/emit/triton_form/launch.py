@@ -84,7 +84,8 @@ def host_text(shapes: Shapes) -> str:
     tuned = TUNED_IN_PIECES if shapes.added else _TUNED_WITH_SUMS if shapes.sums else _TUNED
     in_pieces = shapes.added and not shapes.listing
     text = _PRUNE + tuned + (LAUNCH_IN_PIECES if in_pieces else _LAUNCH)
-    text += (LISTED if shapes.listing else "") + (OVER_GROUP if shapes.copies_by_head else "") + _LAUNCH_REST + (ROOM if shapes.added or shapes.terms is not None else "")
+    text += (LISTED if shapes.listing else "") + (OVER_GROUP if shapes.copies_by_head else "")
+    text += _LAUNCH_REST + (ROOM if shapes.added or shapes.terms is not None else "")
     text += (CLASSES if in_pieces else "") + (_SUMS if shapes.sums else "")
     text += (SIDE_BY_SIDE if shapes.copies_keys else "") + (BY_CLASS if shapes.copies_rows else "")
     for plain, listed in WITH_LISTS if shapes.lists else ():

@@ -7,16 +7,16 @@ LIST = 64  # rows and keys of a tile that lists name, which kernels take in part
 LISTED = '''
 
 def _begins(counts):
-    """Where lists of so many tiles begin that stand one after the other, and where the last one ends."""
+    """Where each of some lists begins that stand one after the other, and where the last one ends."""
     return nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
 
 
-def _by_row(lists):
+def _lists_by_row(lists):
     """The tiles of keys that each tile of rows meets, as kernels take them."""
     return _begins(lists.counts), lists.met.to(torch.int32)
 
 
-def _by_key(lists):
+def _lists_by_key(lists):
     """The tiles of rows that meet each tile of keys."""
     tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
     number = torch.arange(len(lists.counts), device=lists.met.device)
@@ -51,7 +51,7 @@ def _listed_tokens(x, places):
 
 
 def _slots(places, tokens):
-    """Where the tokens of each entry stand in the order of lists: beyond its end where they do not."""
+    """Where tokens stand in the order of lists: beyond its end where they do not."""
     slots = places.new_full((len(places), tokens + 1), places.shape[1])
     order = torch.arange(places.shape[1], device=places.device).expand_as(places)
     return slots.scatter_(1, places, order)[:, :tokens]

@@ -149,7 +149,7 @@ class _PassLaunches:
         numbers = [node.name for node in kernel.uniform if not is_literal(node)]
         numbers += [f"{table}.shape[{axis}]" for table, axis in printer.table_sizes]
         slots = {axis: f"{_PLACES[axis]}.shape[1]" for axis in self._axes()}
-        writer.line(f"begins, met = {'_by_row' if rows_fixed else '_by_key'}(lists)")
+        writer.line(f"begins, met = _lists_by_{'row' if rows_fixed else 'key'}(lists)")
         fixed, block = slots.get(kernel.fixed, _LENGTH[kernel.fixed]), "BLOCK_M" if rows_fixed else "BLOCK_N"
         heads = "heads" if rows_fixed else f"{named(self.core.values)}.shape[1]"
         writer.line(f'grid = _grid({fixed}, "{block}", {heads}, batch)')

@@ -71,7 +71,7 @@ class PairPrinter:
             if not isinstance(inner, Entry):
                 return inner
             if inner not in found:
-                name = f"{inner.name}_entry" + (f"_{len(found) + 1}" if found else "")
+                name = f"{inner.name}_asked" + (f"_{len(found) + 1}" if found else "")
                 self.writer.line(f"{name} = tl.load({inner.name}_ptr + {self._place(inner)})")
                 found[inner] = Local(name)
             return found[inner]
