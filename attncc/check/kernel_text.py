@@ -42,6 +42,7 @@ class KernelText:
 
     `digest` names this very text. `shape` is the same for texts that differ in numbers and in names of operands and
     values alone: these compile to the same program up to constants. `size` grows with the number of operations.
+    `asked` tells the types behind the pointers to what a pattern reads, as a caller may have them.
     """
 
     module: str
@@ -51,6 +52,7 @@ class KernelText:
     size: int
     loops: tuple[TileLoop, ...]
     vectors: frozenset[str]
+    asked: tuple[tuple[str, str], ...]
     variants: tuple[Variant, ...]
 
     @property
@@ -66,7 +68,8 @@ Variant = tuple[tuple[str, int], ...]  # constants by which one text is several 
 class _Function:
     """A function: what its text says without the docstring, the names in it, and the pointers of vectors.
 
-    `outline` is the text with nought for every number.
+    `outline` is the text with nought for every number. `asked` are names of what a pattern reads, each with its
+    pointer, and `truths` those of which some are truth values.
     """
 
     text: str
@@ -75,6 +78,8 @@ class _Function:
     names: tuple[str, ...]
     read: tuple[str, ...]
     written: tuple[str, ...]
+    asked: tuple[tuple[str, str], ...]
+    truths: tuple[str, ...]
 
 
 @cache
@@ -150,6 +155,7 @@ def _kernel(module: str, name: str, known: _Known) -> KernelText:
         size=sum(part.size for part in parts),
         loops=tuple(_loops(known.nodes[function_of(name)], known)),
         vectors=vectors,
+        asked=tuple(dict(_asked(parts)).items()),
         variants=_variants(known.nodes[function_of(name)]),
     )
 
@@ -212,7 +218,44 @@ def _function(node: ast.FunctionDef) -> _Function:
         node.body = node.body[1:]
     text = ast.dump(node)
     outline = _NUMBER.sub("Constant(value=0", text)
-    return _Function(text, outline, len(inside), names, tuple(read), tuple(written))
+    assigned = [each for each in inside if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)]
+    asked = tuple((each.targets[0].id, _pointer_in(each.value)) for each in assigned if _asks(each))
+    truths = tuple(name for each in assigned if each.targets[0].id == "related" for name in _truths(each.value))
+    return _Function(text, outline, len(inside), names, tuple(read), tuple(written), asked, truths)
+
+
+def _asks(assignment: ast.Assign) -> bool:
+    """Whether a line loads what a pattern asks of tokens, or of pairs."""
+    match assignment:
+        case ast.Assign(value=ast.Call(func=ast.Name(id="_load_facts"))):
+            return True
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return _ASKED.search(name) is not None
+    return False
+
+
+def _pointer_in(node: ast.expr) -> str:
+    names = (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+    return next(name for name in names if name.endswith("_ptr"))
+
+
+def _truths(node: ast.expr) -> Iterator[str]:
+    """The names of truth values that a predicate is put together from."""
+    match node:
+        case ast.BinOp(left=left, right=right):
+            yield from (*_truths(left), *_truths(right))
+        case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner):
+            yield from _truths(inner)
+        case ast.Name(id=name):
+            yield name
+
+
+def _asked(parts: list[_Function]) -> Iterator[tuple[str, str]]:
+    """Pointers to what a pattern asks, with a type: truth values, or the longest whole numbers there are."""
+    truths = {name for part in parts for name in part.truths}
+    for part in parts:
+        for name, pointer in part.asked:
+            yield pointer, "i1" if name in truths else "i64"
 
 
 def _vectors(parts: list[_Function]) -> Iterator[str]:
@@ -227,6 +270,7 @@ def _vectors(parts: list[_Function]) -> Iterator[str]:
             yield pointer
 
 
+_ASKED = re.compile(r"_asked(_\d+)?$")
 _OF_SUMS = ("_load_part",)
 _READING = ("_load_tile", *_OF_SUMS)
 _OF_VECTORS = (*_READING, "_store_tile", "_store_spaced")

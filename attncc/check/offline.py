@@ -12,19 +12,23 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from attncc.check.kernel_text import SUMS, KernelText, TileLoop, Variant, function_of, in_branch
+from attncc.plan.lists import LIST
 from attncc.plan.model import Tile
 
-_PLACES = frozenset({"runs", "q_start", "kv_lengths", "classes"})
+_PLACES = frozenset(
+    {"runs", "q_start", "kv_lengths", "classes", "begins", "met", "row_places", "key_places"}
+)
 _LENGTHS = frozenset("n m k_start classes part residue tiles others segments leads choices group span heads".split())
+_LENGTHS |= {"lists", "row_slots", "key_slots"}
 _SIZE = re.compile(r"_size_\d+$")  # of a table's axis
 _MATRIX = re.compile(r"\bmma\.sync\b|\bwgmma\.mma_async\b|\btcgen05\.mma\b|\bv_mfma_")
 _ALIGNED: list[list[str | int]] = [["tt.divisibility", 16]]  # of every pointer and stride, as a launch finds it
@@ -169,9 +173,16 @@ def _block(width: int) -> int:
 
 
 def signature(
-    names: Sequence[str], dtype: str, vectors: Collection[str], stride: str = "i32"
+    names: Sequence[str],
+    dtype: str,
+    vectors: Collection[str],
+    stride: str = "i32",
+    asked: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str | tuple[str, ...]]:
-    """The types of a kernel's arguments, known by their names; `vectors` are those of the pointers to vectors."""
+    """The types of a kernel's arguments, known by their names; `vectors` are those of the pointers to vectors.
+
+    `asked` tells what is behind pointers to what a pattern reads.
+    """
 
     def kind(name: str) -> str | tuple[str, ...]:
         if name.endswith("_strides"):
@@ -180,6 +191,8 @@ def signature(
             return "i32"
         if not name.endswith("_ptr"):
             return "fp32"
+        if name in asked:
+            return f"*{asked[name]}"
         what = name.removesuffix("_ptr")
         return "*i32" if what in _PLACES else f"*{dtype}" if name in vectors else "*fp32"
 
@@ -194,6 +207,7 @@ def _compile(kernel: Any, text: KernelText, tile: Tile, target: Target, d: int, 
     names = [each.name for each in kernel.params if each.is_constexpr]
     constants: dict[str, int | str | None] = {name: _block(d) if name.startswith("BLOCK_") else d for name in names}
     constants |= {"GROUP": 1, "PRECISION": "ieee", "BLOCK_M": tile.rows, "BLOCK_N": tile.columns}
+    constants |= {name: LIST for name in names if name in ("LIST_M", "LIST_N")}
     if text.of_sums:
         block = min(64, _block(d))
         constants |= {"BLOCK_W": block, "BLOCK_E": block}
@@ -202,7 +216,7 @@ def _compile(kernel: Any, text: KernelText, tile: Tile, target: Target, d: int, 
     if dtype == "fp32" and "residual_ptr" in kernel.arg_names:
         constants["residual_ptr"] = None  # nothing is rounded
     types: dict[str, Any] = dict.fromkeys(constants, "constexpr")
-    types = signature(kernel.arg_names, dtype, text.vectors) | types
+    types = signature(kernel.arg_names, dtype, text.vectors, asked=dict(text.asked)) | types
     source = ASTSource(kernel, types, constants, _alignment(kernel.arg_names, types))
     options = {"num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": True}
     return triton.compile(source, target=GPUTarget(target.backend, target.architecture, target.lanes), options=options)

@@ -16,7 +16,7 @@ from attncc.plan.derivation import divided_step, domain_steps, token_refusals, t
 from attncc.plan.domain import analyse
 from attncc.plan.in_pieces import pieces_of
 from attncc.plan.later_keys import refuse_later_keys
-from attncc.plan.lists import lists_of
+from attncc.plan.lists import LIST, lists_of
 from attncc.plan.model import Mixture, Passes, Plan, Planned, Slabs
 from attncc.plan.outer import outer
 from attncc.plan.overflow import overflows
@@ -143,7 +143,7 @@ def plan_core(spec: Spec) -> Plan:
         saved=gradients.saved,
         reads_delta=gradients.reads_delta,
         has_lse=gradients.has_lse,
-        tiles=tiles_for(gpu.forward, gpu.backward),
+        tiles=tiles_for(gpu.forward, gpu.backward, most=None if lists is None else LIST),
         slabs=SLABS,
         warnings=overflows(spec, graph, decays(spec, causal)),
     )

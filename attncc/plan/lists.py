@@ -45,6 +45,7 @@ from attncc.spec.expr import (
 from attncc.spec.pooled import step_of
 
 _MOST_PARTS = 8  # conjunctions of a union; of more, unions inside are left to the mask
+LIST = 64  # rows and keys of a tile that lists name
 _BUDGET = 30_000  # isl operations for one of them
 
 

@@ -65,13 +65,23 @@ _OF_SEVERAL_PRODUCTS: dict[tuple[str, int, int], tuple[tuple[int, int, int, int]
     ("backward_rows", 2, 128): ((64, 32, 8, 2), (64, 32, 4, 2)),
 }
 
+_BY_LIST: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("backward_rows", 2, 128): ((64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2)),
+}
+
 SMALLEST = (16, 16, 4, 1)
 
 
-def tiles_for(*graphs: Graph) -> tuple[Tiles, ...]:
-    """The lists for the kernels of some graphs."""
+def tiles_for(*graphs: Graph, most: int | None = None) -> tuple[Tiles, ...]:
+    """The lists for the kernels of some graphs.
+
+    Args:
+        most: the rows and keys of a tile that lists name, where kernels walk such lists: they take it in parts.
+    """
     nodes = [node for graph in graphs for node in graph]
     own: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {}
+    if most is not None:
+        own |= _BY_LIST
     if any(node.axes == (Axis.OFFSET,) for node in nodes):
         own |= _BY_OFFSET
     if any(node.axes == (Axis.TABLE,) for node in nodes):
@@ -83,6 +93,8 @@ def tiles_for(*graphs: Graph) -> tuple[Tiles, ...]:
     if any(sum(node.op is Op.SPREAD and Axis.COLUMN in node.axes for node in graph) > 1 for graph in graphs):
         own |= _BY_CHANNEL_OF_SEVERAL
     found = {key: own.get(key, tries) for key, tries in _TRIES.items()}
+    if most is not None:
+        found = {key: tuple(each for each in tries if max(each[:2]) <= most) for key, tries in found.items()}
     return tuple(
         Tiles(kernel, size, width, tuple(Tile(*each) for each in (*tries, *_last(size, width))), Tile(*_chunk(tries)))
         for (kernel, size, width), tries in found.items()

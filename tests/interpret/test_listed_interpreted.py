@@ -40,7 +40,6 @@ WEIGHTS = {
 PLAIN = Case(batch=2, heads=4, kv_heads=2, n=70, m=70, d=8, e=24, dtype=torch.float32, name="square")
 
 
-
 def spec_of(pattern: str, weight: str = "") -> str:
     lines = (line.strip() for part in (pattern, weight) for line in part.split("; "))
     return "attention listed {\n" + "".join(f"  {line}\n" for line in lines if line) + "}\n"

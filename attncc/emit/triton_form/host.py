@@ -5,7 +5,6 @@ from __future__ import annotations
 from attncc.emit.numbers import print_numbers
 from attncc.emit.triton_form.gradients import BackwardLaunch
 from attncc.emit.triton_form.launch import host_text
-from attncc.emit.triton_form.listed_host import LIST
 from attncc.emit.writer import Writer
 
 
@@ -41,9 +40,7 @@ class TritonForm(BackwardLaunch):
             for tiles in self.plan.tiles:
                 if tiles.kernel in names:
                     tries = ", ".join(
-                        f"({each.rows}, {each.columns}, {each.warps}, {each.stages})"
-                        for each in tiles.tries
-                        if not self.listed or max(each.rows, each.columns) <= LIST
+                        f"({each.rows}, {each.columns}, {each.warps}, {each.stages})" for each in tiles.tries
                     )
                     writer.line(f'("{tiles.kernel}", {tiles.bytes}, {tiles.width}): [{tries}],')
         writer.line("}")

@@ -39,7 +39,6 @@ from attncc.graph.ops import Axis, Op
 from attncc.spec.data import Axis as Length
 from attncc.spec.expr import FALSE, TRUE, Expr, Name, names_in
 
-
 AXES = (Axis.ROW, Axis.COLUMN)
 
 

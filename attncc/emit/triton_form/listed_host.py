@@ -1,8 +1,6 @@
-"""What the host does for kernels that walk lists of tiles, as text: lists by rows and by keys, tokens in their order."""
+"""What the host does for kernels that walk lists of tiles, as text: lists by rows and by keys, tokens in order."""
 
 from __future__ import annotations
-
-LIST = 64  # rows and keys of a tile that lists name, which kernels take in parts
 
 LISTED = '''
 

@@ -14,7 +14,7 @@ from attncc.spec.expr import FALSE, TRUE, Entry, Local, walk
 
 _PLACES = {Axis.ROW: "row_places", Axis.COLUMN: "key_places"}
 _SLOTS = {Axis.ROW: "row_slots", Axis.COLUMN: "key_slots"}
-_TILES = {Axis.ROW: "lists.rows", Axis.COLUMN: "lists.keys[:, :-1]"}  # the last tile has no key
+_TILES = {Axis.ROW: "lists.rows", Axis.COLUMN: "lists.keys"}
 _LENGTH = {Axis.ROW: "n", Axis.COLUMN: "m"}
 
 

@@ -170,7 +170,8 @@ class KernelPlaces(KernelScope):
             self._print_first_vector(late=False)
         else:
             first = self.place(Axis.COLUMN, "column")
-            writer.line(f"first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * {self.length(Axis.COLUMN)} + {first}")
+            length = self.length(Axis.COLUMN)
+            writer.line(f"first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * {length} + {first}")
         for node in self.offset_sums:
             strides = f"{node.name}_strides"
             writer.line(f"{node.name}_ptr += {self.of_head(node.name, 'head')} + tl.program_id(0) * (3 * {strides}[2])")
