@@ -24,9 +24,7 @@ from attncc.check.kernel_text import SUMS, KernelText, TileLoop, Variant, functi
 from attncc.plan.lists import LIST
 from attncc.plan.model import Tile
 
-_PLACES = frozenset(
-    {"runs", "q_start", "kv_lengths", "classes", "begins", "met", "row_places", "key_places"}
-)
+_PLACES = frozenset({"runs", "q_start", "kv_lengths", "classes", "begins", "met", "row_places", "key_places"})
 _LENGTHS = frozenset("n m k_start classes part residue tiles others segments leads choices group span heads".split())
 _LENGTHS |= {"lists", "row_slots", "key_slots"}
 _SIZE = re.compile(r"_size_\d+$")  # of a table's axis

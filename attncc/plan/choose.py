@@ -36,6 +36,7 @@ from attncc.spec.expr import (
     Compare,
     CompareOp,
     Const,
+    Entry,
     Expr,
     Let,
     Merge,
@@ -143,7 +144,12 @@ def plan_core(spec: Spec) -> Plan:
         saved=gradients.saved,
         reads_delta=gradients.reads_delta,
         has_lse=gradients.has_lse,
-        tiles=tiles_for(gpu.forward, gpu.backward, most=None if lists is None else LIST),
+        tiles=tiles_for(
+            gpu.forward,
+            gpu.backward,
+            most=None if lists is None else LIST,
+            asks_tables=any(isinstance(node, Entry) for node in walk(core.pattern)),
+        ),
         slabs=SLABS,
         warnings=overflows(spec, graph, decays(spec, causal)),
     )

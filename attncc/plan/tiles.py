@@ -69,14 +69,26 @@ _BY_LIST: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
     ("backward_rows", 2, 128): ((64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2)),
 }
 
+# On gfx942 nothing that pairs look up to be related may be loaded ahead in kernels with tiles of keys.
+_BY_LIST_AND_TABLE: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("forward", 2, 128): ((64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
+    ("backward_columns", 2, 64): ((64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 1)),
+    ("backward_columns", 2, 128): ((32, 64, 8, 2), (32, 32, 8, 2), (32, 32, 4, 1)),
+    ("forward", 4, 64): ((64, 32, 8, 2), (32, 32, 4, 2)),
+    ("forward", 4, 128): ((32, 32, 8, 2), (16, 16, 4, 2)),
+    ("forward", 4, 256): ((16, 16, 8, 2), (16, 16, 4, 2)),
+    ("backward_rows", 2, 128): ((64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
+}
+
 SMALLEST = (16, 16, 4, 1)
 
 
-def tiles_for(*graphs: Graph, most: int | None = None) -> tuple[Tiles, ...]:
+def tiles_for(*graphs: Graph, most: int | None = None, asks_tables: bool = False) -> tuple[Tiles, ...]:
     """The lists for the kernels of some graphs.
 
     Args:
         most: the rows and keys of a tile that lists name, where kernels walk such lists: they take it in parts.
+        asks_tables: whether tables say which pairs are related.
     """
     nodes = [node for graph in graphs for node in graph]
     own: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {}
@@ -92,6 +104,8 @@ def tiles_for(*graphs: Graph, most: int | None = None) -> tuple[Tiles, ...]:
         own |= _BY_CHANNEL
     if any(sum(node.op is Op.SPREAD and Axis.COLUMN in node.axes for node in graph) > 1 for graph in graphs):
         own |= _BY_CHANNEL_OF_SEVERAL
+    if asks_tables:
+        own |= _BY_LIST_AND_TABLE
     found = {key: own.get(key, tries) for key, tries in _TRIES.items()}
     if most is not None:
         found = {key: tuple(each for each in tries if max(each[:2]) <= most) for key, tries in found.items()}

@@ -55,6 +55,19 @@ def _slots(places, tokens):
     return slots.scatter_(1, places, order)[:, :tokens]
 '''
 
+WITH_FULL = '''
+
+def _with_full(lists):
+    """Lists that name also tiles of keys that all rows of a tile see: kernels take these as the others."""
+    low, high = lists.full
+    tiles, number = lists.keys.shape[1], torch.arange(len(lists.counts), device=lists.met.device)
+    row = number.repeat_interleave(lists.counts, output_size=len(lists.met))
+    full = _codes(number, low * _KEYS, high * _KEYS, tiles)
+    codes = torch.cat([row * tiles + lists.met, full]).sort().values
+    counts = torch.bincount(codes // tiles, minlength=len(number))
+    return lists._replace(counts=counts, met=codes % tiles)
+'''
+
 OVER_GROUP = '''
 
 def _over_group(x, like):

@@ -93,7 +93,8 @@ class _PassLaunches:
         read = {node.name for node in walk(self.core.pattern) if isinstance(node, Local | Entry)}
         names = [each.name for each in self.core.operands if each.name in read]
         sizes = ["batch", "heads", "n", "m", "q_start", "k_start", "q_starts", "kv_lengths", f"{self.core.rows}.device"]
-        writer.line(f"lists = {lists}({', '.join([*names, *sizes])})")
+        made = f"{lists}({', '.join([*names, *sizes])})"
+        writer.line(f"lists = {f'_with_full({made})' if self.launches.shapes().has_full else made}")
         for axis in self._axes():
             writer.line(f"{_PLACES[axis]} = {_TILES[axis]}.flatten(1)")
         for each in self.core.operands:
