@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton")
 
+from attncc.check.kernel_text import KERNELS as OF_A_PLAN
 from attncc.check.kernel_text import TileLoop, Variant, distinct, kernels_of
 from attncc.check.offline import TARGETS, first_that_fits, loop_fault, signature, workers
+from attncc.compiler import compile_source
+from attncc.diagnostics import Source
 
 GENERATED = Path(__file__).parents[2] / "generated"
 MODULES = sorted(GENERATED.glob("*.py"))
@@ -56,6 +60,35 @@ def test_kernel_compiles(
     assert found.ok, f"{tile}: {found.why}"
     assert found.spills <= TARGETS[target].few_spills
     assert 0 < found.shared <= TARGETS[target].shared
+
+
+LISTED = {  # patterns that read data, of every type, in every order of rows and keys
+    "documents": ("input doc[B, m]: int ascending; pattern = causal & doc[i] == doc[j]", {"*i64"}),
+    "labels": ("input label[B, H, m]: int; pattern = causal & (label[i] == label[j] | i - j < 64)", {"*i64"}),
+    "bounds": ("input lo[B, n]: int, hi[B, n]: int; pattern = lo[i] <= j < hi[i]", {"*i64"}),
+    "marks": ("input mark[B, m]: bool; pattern = window(20, 20) | mark[i] | mark[j]", {"*i1"}),
+    "tables": (
+        """input kind[B, m]: int, may[4, 4]: bool; param bias[H, 32]
+  pattern = causal & (may[kind[i], kind[j]] | i - j < 64); score = scale * dot(q, k) + bias[h, clip(i - j, 0, 31)]""",
+        {"*i64", "*i1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("target", ("sm_90", "gfx942"))
+@pytest.mark.parametrize("name", LISTED)
+def test_kernels_that_walk_lists_compile(compiler: ProcessPoolExecutor, name: str, target: str, tmp_path: Path) -> None:
+    body, types = LISTED[name]
+    path = tmp_path / f"{name}.py"
+    lines = "".join(f"  {line}\n" for line in body.split("; "))
+    path.write_text(compile_source(Source(f"{name}.attn", f"attention {name} {{\n{lines}}}\n")).text)
+    texts = kernels_of(path)
+    assert {text.kernel.rstrip("_12") for text in texts} == set(OF_A_PLAN)
+    assert {f"*{each}" for text in texts for _, each in text.asked} == types
+    for text, d in product(texts, (64, 128)):
+        tile, found = compiler.submit(first_that_fits, path, text, target, d).result()
+        assert found.ok, f"{text.kernel}, d = {d}, {tile}: {found.why}"
+        assert found.spills <= TARGETS[target].few_spills, f"{text.kernel}, d = {d}"
 
 
 LOOPS = """
@@ -132,6 +165,9 @@ def test_arguments_have_the_types_of_a_launch() -> None:
         *("*fp16", "*fp16", "*fp32", "*fp32", "*i32"),
         *(("i32",) * 3, "i32", "i32", "fp32"),
     ]
+    asked = {"doc_ptr": "i64", "mark_ptr": "i1"}
+    names = ["doc_ptr", "mark_ptr", "row_places_ptr", "begins_ptr", "met_ptr", "lists", "key_slots"]
+    assert list(signature(names, "bf16", (), asked=asked).values()) == ["*i64", "*i1", *["*i32"] * 3, "i32", "i32"]
 
 
 def test_a_loop_named_like_a_function_of_the_module_is_not_that_function(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ WEIGHTS = {
     "channels": "param w[H, d] = 0.2; score = dot(w[h], tanh(q + k))",
     "biases": "param bias[H, 32]; score = scale * dot(q, k) + bias[h, clip(i - j, 0, 31)]",
     "a sink": "param sink[H] = 0.3; normalize = rows + exp(sink[h])",
+    "products of features": "weight = dot(elu(q) + 1, elu(k) + 1); normalize = rows + 0.001",
     "numbers of tokens": "input g[B, H, m], u[B, H, n]; weight = exp(score) * sigmoid(g[j] + u[i]); normalize = count",
 }
 PLAIN = Case(batch=2, heads=4, kv_heads=2, n=70, m=70, d=8, e=24, dtype=torch.float32, name="square")
