@@ -218,20 +218,25 @@ def _function(node: ast.FunctionDef) -> _Function:
         node.body = node.body[1:]
     text = ast.dump(node)
     outline = _NUMBER.sub("Constant(value=0", text)
-    assigned = [each for each in inside if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)]
-    asked = tuple((each.targets[0].id, _pointer_in(each.value)) for each in assigned if _asks(each))
-    truths = tuple(name for each in assigned if each.targets[0].id == "related" for name in _truths(each.value))
+    assigned = [
+        (target.id, each.value)
+        for each in inside
+        if isinstance(each, ast.Assign)
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    ]
+    asked = tuple((name, _pointer_in(value)) for name, value in assigned if _asks(name, value))
+    truths = tuple(truth for name, value in assigned if name == "related" for truth in _truths(value))
     return _Function(text, outline, len(inside), names, tuple(read), tuple(written), asked, truths)
 
 
-def _asks(assignment: ast.Assign) -> bool:
-    """Whether a line loads what a pattern asks of tokens, or of pairs."""
-    match assignment:
-        case ast.Assign(value=ast.Call(func=ast.Name(id="_load_facts"))):
+def _asks(name: str, value: ast.expr) -> bool:
+    """Whether a name is that of what a pattern asks of tokens, or of pairs, where it is loaded."""
+    match value:
+        case ast.Call(func=ast.Name(id="_load_facts")):
             return True
-        case ast.Assign(targets=[ast.Name(id=name)]):
+        case _:
             return _ASKED.search(name) is not None
-    return False
 
 
 def _pointer_in(node: ast.expr) -> str:

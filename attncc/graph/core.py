@@ -129,7 +129,10 @@ TAKEN_NAMES = frozenset(
     "alive by_slab done in_rows key_numbers keys part statistics step tile "
     # of kernels that walk lists
     "begin begins end key_place key_places key_slots keys_of_entry lists met number row_place row_places row_slots "
-    "rows_of_entry".split()
+    "rows_of_entry "
+    # of lists in torch
+    "apart counts dead is_met listed most_keys numbers of_keys order others related runs seen stop tiled tiles told "
+    "widest".split()
 )
 
 # How the graph names what it makes of quantities and operands.
