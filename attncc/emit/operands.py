@@ -100,6 +100,11 @@ class Operands:
         """Whether a table has an axis of batch entries."""
         return operand.source is not None and Size.BATCH in self.data[operand.source].axes
 
+    @property
+    def batched(self) -> frozenset[str]:
+        """The tables that have."""
+        return frozenset(each.name for each in self.core.of_kind(Kind.TABLE) if self.has_batch(each))
+
     def is_whole(self, operand: Operand) -> bool:
         """Whether an operand has no gradient: a fact, or a table of whole numbers or truth values."""
         if operand.kind.is_fact:

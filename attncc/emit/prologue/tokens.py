@@ -95,7 +95,8 @@ class TokenWriter(ExpressionWriter):
         self.body = body
         self.plan = plan
         self.data = operands.data
-        self.spreads = operands.core.spread_heads
+        self.spread_heads = operands.core.spread_heads
+        self.spreads = self.spread_heads  # whether keys are repeated for every query head
         self.carries = carries
         self.carried = 0
         self._of_distance = False
@@ -107,9 +108,10 @@ class TokenWriter(ExpressionWriter):
     def root(self, expr: Expr, kind: Kind, like: Expr | None = None) -> str:
         """The text of an operand's value; `like` is as wide where the value itself does not tell its width."""
         self._of_distance = kind is Kind.OFFSET_NUMBER
+        self.spreads = self.spread_heads or (kind.is_fact and Name.HEAD in names_in(expr))
         self._widths = [width_of(like)] if like is not None else []
         written = self._vector(expr) if kind.is_vector else self.write(expr)
-        self._of_distance = False
+        self._of_distance, self.spreads = False, self.spread_heads
         return written
 
     # --- names ------------------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ class TokenWriter(ExpressionWriter):
         """What a value's name goes by: positions mean others for distances, and features others for other widths."""
         width = self._widths[-1] if self._widths and any(isinstance(each, Channel) for each in walk(expr)) else None
         by_distance = self._of_distance and bool(names_in(expr) & {Name.I, Name.J})
-        return by_distance, self._in_block and Name.J in names_in(expr), width, expr
+        return by_distance, self._in_block and Name.J in names_in(expr), self.spreads, width, expr
 
     def _symbol(self, name: Name) -> str:
         if self._of_distance and name in (Name.I, Name.J):
@@ -229,7 +231,7 @@ class TokenWriter(ExpressionWriter):
 
     def _at_row(self, value: Expr) -> str:
         """What the key at the query's position has, after a line that refuses queries without one."""
-        key = ("at row", value)
+        key = ("at row", self.spreads, value)
         if key not in self._named:
             written = self._vector(value) if type_of(value) is Type.VECTOR else self.write(value)
             said = spec_text(value)
@@ -270,13 +272,14 @@ class TokenWriter(ExpressionWriter):
 
     def given(self, data: Data) -> str:
         """The tokens' own vectors or numbers, in the type of sums; of keys that are hidden, 0."""
-        if data not in self._named:
+        key = (data, self.spreads)
+        if key not in self._named:
             aligned = self.aligned(data)
             if data.is_column:
                 self.used.add("_seen")
                 aligned = f"_seen({aligned}, hidden)"
-            self._bind(data, f"{data.name}_{'whole' if data.whole else 'wide'}", aligned)
-        return self._named[data]
+            self._bind(key, f"{data.name}_{'whole' if data.whole else 'wide'}", aligned)
+        return self._named[key]
 
     def aligned(self, data: Data, *, in_dtype: bool = False, as_given: bool = False) -> str:
         """Data of tokens as [batch, heads, tokens, width or 1]."""

@@ -56,7 +56,7 @@ class TorchForm(SlabPrinter):
     def _pattern(self) -> str:
         writer = Writer()
         domain = self.plan.domain
-        pattern = PatternPrinter(self.used)
+        pattern = PatternPrinter(self.used, self.operands.batched)
         pattern.print_segments(writer, "_segments", domain.classes)
         writer.line()
         writer.line()

@@ -81,7 +81,7 @@ class ListsPrinter:
         if len(passes) == 1:
             return self._one(passes[0], "_lists")
         writer = Writer()
-        pattern = PatternPrinter(self.used)
+        pattern = PatternPrinter(self.used, self.operands.batched)
         facts = "".join(f"{each.name}, " for each in self.operands.facts)
         for at, each in enumerate(passes):
             writer.lines(self._one(each, f"_lists_{at}"))

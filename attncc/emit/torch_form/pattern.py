@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from attncc.emit.dialects import HOST, PATTERN
 from attncc.emit.expressions import ExpressionWriter
@@ -19,8 +19,9 @@ _ATOM = 8  # how tight a call binds
 class PatternPrinter:
     """Prints `_segments` and `_related`, of a whole pattern or of a piece."""
 
-    def __init__(self, used: set[str]) -> None:
+    def __init__(self, used: set[str], batched: Collection[str] = ()) -> None:
         self._used = used
+        self._batched = batched  # tables that have an axis of batch entries
 
     def host(self, expr: Expr) -> str:
         """The text of plain numbers."""
@@ -67,6 +68,7 @@ class PatternPrinter:
         if pattern == TRUE:
             return "return torch.ones_like(i + j, dtype=torch.bool)"
         expressions = _PairWriter(PATTERN, lambda name: SYMBOLS[name], lambda name: name, host=self._host())
+        expressions.batched = self._batched
         found = f"return {expressions.write(pattern)}"
         self._used |= expressions.used
         return found
@@ -131,11 +133,17 @@ class PatternPrinter:
 class _PairWriter(ExpressionWriter):
     """Writes predicates that may look tables up."""
 
+    batched: Collection[str] = ()
+
     def _written(self, expr: Expr) -> tuple[int, str]:
         if not isinstance(expr, Entry):
             return super()._written(expr)
         self.used.add("_picked")
-        return _ATOM, f"_picked({expr.name}, {', '.join(map(self.write, expr.indices))})"
+        at = list(map(self.write, expr.indices))
+        if expr.name in self.batched:
+            self.used.add("_batch_entries")
+            at.insert(0, f"_batch_entries({expr.name}, i.dim())")
+        return _ATOM, f"_picked({expr.name}, {', '.join(at)})"
 
 
 def heads_apart(domain: Domain) -> bool:
