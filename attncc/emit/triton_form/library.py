@@ -58,7 +58,7 @@ OPTIONAL: dict[str, str] = {
     "_load_facts": '''
 @triton.jit
 def _load_facts(start, visible, LANES: tl.constexpr):
-    """[LANES] things that the pattern asks of consecutive tokens, of any type; 0 where there is no token."""
+    """What the pattern asks of [LANES] consecutive tokens; 0 where there is none."""
     return tl.load(start + tl.arange(0, LANES), mask=visible, other=0)
 ''',
     "_load_spaced": '''

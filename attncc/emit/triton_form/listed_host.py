@@ -5,7 +5,7 @@ from __future__ import annotations
 LISTED = '''
 
 def _begins(counts):
-    """Where each of some lists begins that stand one after the other, and where the last one ends."""
+    """Where lists begin that stand one after the other, and where the last one ends."""
     return nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
 
 
