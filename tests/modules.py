@@ -37,6 +37,7 @@ SMALL: dict[str, dict[str, object]] = {
     "dilated_window": {"taps": 7, "step": 3},
     "efficient": {},
     "efficient_causal": {},
+    "explicit_topk": {"keys": 4},
     "factorized_dense": {"a": 8, "b": 5},
     "factorized_synthesizer": {"length": 140, "rank": 8},
     "full": {},
@@ -55,12 +56,16 @@ SMALL: dict[str, dict[str, object]] = {
     "local_global_causal": {"c": 16, "buckets": 8, "farthest": 20},
     "longformer": {"w": 9, "g": 3},
     "look_around": {"c": 16},
+    "lsh_buckets": {"buckets": 8},
     "non_local_concat": {},
     "non_local_dot": {},
+    "nsa_selected": {"block": 8, "selected": 3},
     "performer": {"features": 12},
     "performer_causal": {"features": 12},
     "prefix_lm": {"p": 21},
     "random_synthesizer": {"length": 80},
+    "reformer": {"c": 8, "buckets": 8},
+    "reformer_library": {"c": 8, "buckets": 8},
     "relative_toeplitz": {"farthest": 9},
     "retention": {},
     "rope": {},
@@ -128,6 +133,11 @@ def load_module(path: Path, name: str | None = None) -> ModuleType:
 
 def cut_small(module: ModuleType) -> None:
     """Make the eager torch form take several slabs and chunks where the defaults would take one of each."""
-    for name, value in (("_MOST_KEYS", 16), ("_SCORES", 2000), ("_LEAST_ROWS", 4)):
+    sizes = [("_MOST_KEYS", 16), ("_SCORES", 2000), ("_LEAST_ROWS", 4)]
+    if hasattr(module, "_Lists"):  # tiles are listed
+        sizes = [("_ROWS", 16), ("_KEYS", 16), ("_SCORES", 2000)]
+    if hasattr(module, "_BEST"):
+        sizes.append(("_BEST", 2000))
+    for name, value in sizes:
         assert hasattr(module, name), f"the slabs have no {name} any more: change cut_small"
         setattr(module, name, value)

@@ -33,6 +33,8 @@ DECLARED = {
     "limits": "input limits[B, ceil(m / 32)]: int",
     "allowed": "input allowed[4, 4]: bool",
     "kinds": "input kinds[B, m]: int",
+    "picks": "input picks[B, H, n, 3]: int",
+    "chosen": "input chosen[B, n, 4]: int",
 }
 
 
@@ -60,6 +62,11 @@ class Pair:
     def own(self, name: str) -> float:
         """What a row has."""
         return self._of_token(name, self.row)
+
+    def entries(self, name: str) -> list[int]:
+        """The list that a row has."""
+        values = self.data[name][self.b]
+        return [each for each in (values[self.h] if "H," in DECLARED[name] else values)[self.row].tolist() if each >= 0]
 
     def at(self, name: str) -> float:
         """What the key has."""
@@ -111,6 +118,12 @@ ATOMS: dict[str, Callable[[Pair, int], bool]] = {
     "pad[i]": lambda x, a: bool(x.here("pad")),
     "pad[i] | pad[j]": lambda x, a: bool(x.here("pad") or x.at("pad")),
     "[pad[i]] == [pad]": lambda x, a: x.here("pad") == x.at("pad"),
+    "j in picks": lambda x, a: x.j in x.entries("picks"),
+    "j // 8 in picks": lambda x, a: x.j // 8 in x.entries("picks"),
+    "j // {a} in chosen": lambda x, a: x.j // a in x.entries("chosen"),
+    "!(j in chosen)": lambda x, a: x.j not in x.entries("chosen"),
+    "kind in chosen": lambda x, a: x.at("kind") in x.entries("chosen"),
+    "i - j in picks": lambda x, a: x.i - x.j in x.entries("picks"),
     "mark": lambda x, a: bool(x.own("mark")),
     "mark[i] & j < {a}": lambda x, a: bool(x.own("mark")) and x.j < a,
     "(mark ? causal : i - j < {a})": lambda x, a: x.j <= x.i if x.own("mark") else x.i - x.j < a,

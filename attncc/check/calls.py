@@ -16,6 +16,7 @@ from attncc.check.fit import whole_values
 from attncc.check.given import output_width
 from attncc.check.oracle import dense
 from attncc.check.sizes import G_LSE, G_OUT, Case, arguments, make_inputs, shape_of
+from attncc.spec.choices import choices_of
 from attncc.spec.model import Spec
 
 Tensors = dict[str, Tensor]
@@ -79,6 +80,16 @@ def offers_lse(module: Module) -> bool:
     return "return_lse" in inspect.signature(module.attention).parameters
 
 
+def offers_choices(module: Module) -> bool:
+    """Whether the module's function chooses by comparing, and returns what it chose on request."""
+    return "return_choices" in inspect.signature(module.attention).parameters
+
+
+def choice_name(name: str) -> str:
+    """What a choice is called among inputs, beside names of data, which have no spaces."""
+    return f"choice {name}"
+
+
 def attention_of(module: Module, form: str | None, with_lse: bool) -> Attention:
     """The module's function with the keywords that it takes; a form may come with a plan, as in `torch linear`."""
     offered = inspect.signature(module.attention).parameters
@@ -116,10 +127,17 @@ def run(attention: Attention, spec: Spec, case: Case, inputs: Mapping[str, Tenso
 def run_dense(
     spec: Spec, case: Case, inputs: Mapping[str, Tensor], dtype: torch.dtype, with_lse: bool = True
 ) -> Tensors:
-    """The dense formula in `dtype`, gradients by autograd, of the log-sum-exp too where it exists and is wanted."""
+    """The dense formula in `dtype`, gradients by autograd, of the log-sum-exp too where it exists and is wanted.
+
+    Choices are those among the inputs, if there are any.
+    """
+
+    choices = {
+        each.name: inputs[choice_name(each.name)] for each in choices_of(spec) if choice_name(each.name) in inputs
+    }
 
     def attention(*data: Tensor, **keywords: Any) -> tuple[Tensor, ...]:
-        result = dense(spec, *data, dtype=dtype, **keywords)
+        result = dense(spec, *data, dtype=dtype, choices=choices, **keywords)
         return (result.out,) if result.lse is None or not with_lse else (result.out, result.lse)
 
     real = [each.name for each in spec.data if each.is_real]

@@ -25,11 +25,13 @@ from attncc.check.calls import (
     has_pieces,
     in_pieces,
     inputs_of,
+    offers_choices,
     offers_lse,
     run,
     run_dense,
     ways_of,
 )
+from attncc.check.choices import faults, with_choices
 from attncc.check.fit import cases_of, fits_everywhere, head_counts, rounds_vectors
 from attncc.check.nearby import dense_nearby
 from attncc.check.oracle import OutsideTable
@@ -67,6 +69,11 @@ def compare(
             where the module refuses it because an index would at a pair that is not related.
     """
     inputs = inputs_of(spec, case, device)
+    try:
+        inputs = with_choices(module, form, spec, case, inputs)
+        wrong = faults(spec, case, inputs) if offers_choices(module) else []
+    except Exception as error:  # noqa: BLE001  what a module raises is a finding
+        return _raised(spec, case, form, error)
     exact = run_dense(spec, case, inputs, torch.float64, offers_lse(module))
     if exact["out"].isnan().any():
         return Verdict(
@@ -74,12 +81,19 @@ def compare(
         )
     try:
         found = run(attention_of(module, form, "lse" in exact), spec, case, inputs)
-    except Exception as error:
-        if isinstance(error, ValueError) and not fits_everywhere(spec, case):
-            raise OutsideTable(str(error)) from error
-        return Verdict(case, form, (), f"raised {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001  what a module raises is a finding
+        return _raised(spec, case, form, error)
+    if wrong:
+        return Verdict(case, form, (), "; ".join(wrong))
     roundings = NOISE_OF_FEATURES if form is not None and form.endswith("linear") else NOISE
     return Verdict(case, form, _compare_all(spec, case, inputs, exact, found, roundings))
+
+
+def _raised(spec: Spec, case: Case, form: str | None, error: Exception) -> Verdict:
+    """What a module's error means: a fault, unless the case reads beside a table."""
+    if isinstance(error, ValueError) and not fits_everywhere(spec, case):
+        raise OutsideTable(str(error)) from error
+    return Verdict(case, form, (), f"raised {type(error).__name__}: {error}")
 
 
 def _compare_all(

@@ -16,7 +16,26 @@ from torch import Tensor
 
 from attncc.check.sizes import Case, shape_of
 from attncc.spec.data import Data, Size
-from attncc.spec.expr import Compare, CompareOp, Entry, Expr, Name, Symbol, Token, UpTo, children, names_in, walk
+from attncc.spec.expr import (
+    Binary,
+    BinaryOp,
+    Compare,
+    CompareOp,
+    Const,
+    Entry,
+    Expr,
+    Member,
+    Name,
+    Reduce,
+    Symbol,
+    Token,
+    Top,
+    UpTo,
+    Vector,
+    children,
+    names_in,
+    walk,
+)
 from attncc.spec.model import Align, Spec
 
 _LOWER = (CompareOp.LESS, CompareOp.LESS_EQUAL)
@@ -66,6 +85,10 @@ def _uses(expr: Expr) -> Iterator[tuple[str, Use]]:
         case UpTo(name=name, value=value):
             yield name, Use.PLACE
             yield from _uses(value)
+        case Top(among=among):
+            yield from _uses(among)
+        case Member(element=element):
+            yield from ((node.name, Use.LABEL) for node in _numbers(element))
         case Token(name=name):
             yield name, Use.LABEL
         case Entry(name=name, indices=indices):
@@ -95,9 +118,9 @@ def _compared(
 
 
 def _outside_indices(expr: Expr) -> Iterator[Expr]:
-    """The nodes of an expression but for those in indices."""
+    """The nodes of an expression but for those in indices, and for what choices are made of."""
     yield expr
-    if not isinstance(expr, Entry):
+    if not isinstance(expr, Entry | Reduce):
         for child in children(expr):
             yield from _outside_indices(child)
 
@@ -114,7 +137,27 @@ def drawn(spec: Spec, case: Case) -> dict[str, Tensor]:
         use = uses.get(each.name)
         if use is not None and use is not Use.INDEX and not each.is_vector:
             found[each.name] = _Drawer(spec, case, each, use).all()
+    for core in spec.cores:
+        for node in walk(core.pattern):
+            if isinstance(node, Member) and isinstance(node.of, Vector):
+                found[node.of.name] = _entries(
+                    next(each for each in spec.data if each.name == node.of.name), node, case
+                )
     return found
+
+
+def _entries(declared: Data, member: Member, case: Case) -> Tensor:
+    """Lists of what keys are: some entries twice, some -1, some beyond all keys, some lists empty."""
+    generator = _generator(f"{case.name} {declared.name}")
+    end = case.k_start + case.m + 2
+    match member.element:
+        case Binary(op=BinaryOp.FLOOR_DIVIDE, right=Const(value=int(width))):
+            end = end // width + 2
+        case element if any(isinstance(node, Token) for node in walk(element)):
+            end = 6
+    shape = shape_of(declared, case)
+    entries = torch.randint(-1, end, shape, generator=generator)
+    return torch.where(torch.rand((*shape[:-1], 1), generator=generator) < 0.1, -1, entries)
 
 
 class _Drawer:

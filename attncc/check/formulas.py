@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from attncc.check import wide
 from attncc.check.given import is_vector, joint_width, sides_of
 from attncc.check.wide import Number
+from attncc.spec.choices import is_choice
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     And,
@@ -33,8 +34,10 @@ from attncc.spec.expr import (
     Entry,
     Expr,
     Indicator,
+    Join,
     Let,
     MatMul,
+    Member,
     Name,
     Negate,
     Not,
@@ -48,6 +51,7 @@ from attncc.spec.expr import (
     Symbol,
     Table,
     Token,
+    Top,
     UpTo,
     Vector,
     Width,
@@ -86,6 +90,7 @@ class Scope:
     related: Tensor | None = None  # the pairs that a sum over keys takes
     visible: Tensor | None = None  # the pairs whose key `kv_lengths` does not hide
     keys: Scope | None = None  # that of single keys, where the keys of pairs are blocks of these
+    choices: Mapping[str, Tensor] = field(default_factory=dict)  # by the names of lets, in place of what these mean
     _known: dict[object, Number] = field(default_factory=dict, compare=False)
     _masks: dict[object, Tensor] = field(default_factory=dict, compare=False)
 
@@ -161,8 +166,19 @@ class Scope:
             case Width(vector=vector):
                 return Number(torch.tensor(self._width(vector), device=self._device))
             case (
-                Let() | Dot() | Reduce() | Vector() | Token() | Entry() | Rotate() | MatMul() | OverKeys() | AtRow()
-            ) | Pooled():
+                Let()
+                | Dot()
+                | Reduce()
+                | Vector()
+                | Token()
+                | Entry()
+                | Rotate()
+                | Join()
+                | MatMul()
+                | OverKeys()
+                | AtRow()
+                | Pooled()
+            ):
                 key = (expr, width)
                 if key not in self._known:
                     self._known[key] = self._read(expr, width)
@@ -172,9 +188,11 @@ class Scope:
 
     def _read(self, expr: Expr, width: int | None) -> Number:
         """What is worth keeping: data, and what is computed from whole vectors."""
-        if self.features is not None and isinstance(expr, Dot | Reduce | Rotate | MatMul):
+        if self.features is not None and isinstance(expr, Dot | Reduce | Rotate | Join | MatMul):
             return replace(self, features=None, _known={}, _masks={})._read(expr, width)
         match expr:
+            case Let(name=name) if name in self.choices and is_choice(expr):
+                return Number(self.choices[name])
             case Let(value=value):
                 return self._value(value, width)
             case Vector(name=name) | Token(name=name):
@@ -197,6 +215,8 @@ class Scope:
                 return self._kept(self._at_row(value, width), width)
             case Rotate(layout=layout, vector=vector):
                 return _rotated(layout, self.vector(vector, self._width(vector)))
+            case Join(left=left, right=right):
+                return self._joined(left, right)
             case MatMul(vector=vector, matrix=matrix):
                 return self._matrix_product(vector, matrix)
             case _:
@@ -241,12 +261,49 @@ class Scope:
                 return torch.where(inner(condition), inner(then), inner(otherwise))
             case Compare(op=op, left=left, right=right):
                 return wide.compare(op, self._value(left, width), self._value(right, width))
+            case Member(element=element, of=of):
+                return self._is_member(element, of)
+            case Let(name=name, value=Top() as top):
+                return self._is_chosen(name, top)
             case Token() | Entry() | AtRow() | Let():
                 return self._value(expr, None).mantissa
             case _:
                 raise ValueError(f"{type(expr).__name__} is not a predicate")
 
+    def _is_chosen(self, name: str, top: Top) -> Tensor:
+        """Whether a key is among those that the query has chosen, or would choose."""
+        if name in self.choices:
+            found = torch.tensor(False, device=self._device)
+            for entry in self.choices[name].unbind(-1):
+                found = found | (self.symbols[Name.J] == entry[..., None])
+            return found
+        numbers, related = self.ranked(top)
+        order = torch.where(related, numbers, -math.inf).sort(dim=-1, descending=True, stable=True).indices
+        is_first: Tensor = torch.zeros_like(related).scatter(-1, order[..., : top.count], value=True)
+        return is_first & related
+
+    def ranked(self, top: Top) -> tuple[Tensor, Tensor]:
+        """The numbers of pairs by which keys are chosen, and among which pairs."""
+        keys = self.symbols[Name.J].shape[-1]
+        shape = (1, 1, 1, keys) if self.mask is None else self.mask.shape
+        shape = wide.joint_shape(shape, (*self.symbols[Name.I].shape[:3], keys))
+        visible = torch.tensor(True, device=self._device) if self.visible is None else self.visible
+        related = (self.predicate(top.among) & visible).expand(shape)
+        numbers = replace(self, mask=related, _known={}, _masks={}).number(top.by).value().detach().to(self.real)
+        return numbers.expand(shape), related
+
+    def _is_member(self, element: Expr, of: Expr) -> Tensor:
+        number, entries = self.number(element).mantissa, self.vector(of, self._width(of)).mantissa
+        found = torch.tensor(False, device=self._device)
+        for entry in entries.unbind(-1):
+            found = found | ((number == entry) & (entry >= 0))
+        return found
+
     # --- sums over features -------------------------------------------------------------------------------------
+
+    def width(self, vector: Expr) -> int:
+        """How many features a vector has."""
+        return self._width(vector)
 
     def _width(self, *vectors: Expr) -> int:
         width = joint_width(vectors, {name: values.shape for name, (_, values) in self.data.items()})
@@ -292,6 +349,8 @@ class Scope:
     def _reduced(self, vectors: tuple[Expr, ...], width: int, function: str) -> Number:
         factors = self._met([self.settled(each, width) for each in vectors], width)
         terms = reduce(wide.multiply, factors)
+        if function == "argmax":
+            return Number(terms.value().detach().argmax(-1))
         if function not in ("sum", "largest"):
             raise ValueError(f"features have no `{function}`")
         return (wide.total if function == "sum" else wide.largest)(terms).map(lambda part: part[..., 0])
@@ -316,9 +375,16 @@ class Scope:
             features=None if self.features is None or self.features.dim() < 5 else cut(self.features, 2),
             rows=None if self.rows is None else self.rows.map(lambda part: cut(part, 2)),
             related=None if self.related is None else cut(self.related, 2),
+            choices={name: cut(each, 2) for name, each in self.choices.items()},
             _known={},
             _masks={},
         )
+
+    def _joined(self, left: Expr, right: Expr) -> Number:
+        """The features of one vector, then those of another, as plain numbers."""
+        parts = [self.settled(each, self._width(each)).value().to(self.real) for each in (left, right)]
+        shape = wide.joint_shape(*(each.shape[:-1] for each in parts))
+        return Number(torch.cat([each.expand(*shape, each.shape[-1]) for each in parts], -1))
 
     def _matrix_product(self, vector: Expr, matrix: Entry) -> Number:
         """In 16 bit a matrix product like any other: its operands and its result are rounded."""
@@ -427,6 +493,8 @@ class Scope:
     def _over_keys(self, function: str, value: Expr, width: int | None) -> Number:
         """A function of all keys, or of those up to each. Hidden keys take no part; but for sums, they have 0."""
         values, visible = self._of_keys(value, width)
+        if function == "rank":
+            return Number(_places_in_order(values, visible))
         values, axis = values.to(self.real), 3
         match function:
             case "cumsum":
@@ -511,6 +579,20 @@ def _is_spread(shape: torch.Size, pairs: torch.Size) -> bool:
     """Whether a vector of one token is spread over the tokens of the other side."""
     own, joint = ((1,) * (5 - len(each)) + tuple(each) for each in (shape, pairs))
     return own[2:4] != joint[2:4] or joint[2:4] == (1, 1)
+
+
+def _places_in_order(values: Tensor, visible: Tensor) -> Tensor:
+    """The place of each key in order of its whole number, then of its position: how many come before it."""
+    at = torch.arange(values.shape[3], device=values.device)
+    shape = (*values.shape[:2], 1, values.shape[3])
+    found = torch.zeros(shape, dtype=torch.int64, device=values.device)
+    hidden = ~visible.expand(shape)
+    for key in range(values.shape[3]):
+        one, its = values[..., key : key + 1], hidden[..., key : key + 1]
+        earlier = (values < one) | ((values == one) & (at < key))
+        before = torch.where(hidden == its, earlier, its)  # the visible come before the hidden
+        found[..., key] = before.sum(-1)
+    return found
 
 
 def _rotated(layout: str, vector: Number) -> Number:

@@ -15,7 +15,9 @@ from attncc.spec.expr import (
     Dot,
     Entry,
     Expr,
+    Join,
     MatMul,
+    Member,
     Merge,
     Name,
     Output,
@@ -144,11 +146,11 @@ def sides_of(expr: Expr, data: Mapping[str, Data]) -> tuple[bool, bool]:
 def is_vector(expr: Expr) -> bool:
     """Whether a number or a truth value has one value for each feature."""
     match expr:
-        case Vector() | Channel() | Rotate() | MatMul():
+        case Vector() | Channel() | Rotate() | Join() | MatMul():
             return True
         case Entry(is_vector=vector):
             return vector
-        case Dot() | Reduce() | Width() | Token() | RowSum():
+        case Dot() | Reduce() | Width() | Token() | RowSum() | Member():
             return False
         case _:
             return any(map(is_vector, children(expr)))
@@ -165,6 +167,11 @@ def width_of(expr: Expr, shapes: Mapping[str, torch.Size]) -> int | None:
             if name not in shapes:
                 raise ValueError(f"`{name}` has no value here")
             return shapes[name][-1]
+        case Join(left=left, right=right):
+            widths = [width_of(each, shapes) for each in (left, right)]
+            if None in widths:
+                raise ValueError(f"nothing says how many features {text(expr)} has")
+            return sum(width for width in widths if width is not None)
         case Rotate(vector=vector):
             width = width_of(vector, shapes)
             if width is not None and width % 2:

@@ -20,6 +20,7 @@ from attncc.check import wide
 from attncc.check.formulas import OutsideTable, Scope, real_of
 from attncc.check.given import check_widths, joint_width, laid_out, length_of, output_width, sides_of, sizes_of
 from attncc.check.wide import Number
+from attncc.spec.choices import choices_of
 from attncc.spec.data import Data, Free, Role, Size
 from attncc.spec.expr import (
     Binary,
@@ -70,43 +71,37 @@ def dense(
     q_start: Lengths = None,
     k_start: int = 0,
     dtype: torch.dtype = torch.float64,
+    choices: Mapping[str, Tensor] | None = None,
 ) -> Dense:
     """Evaluate `spec` on its data, in the order in which it declares them; head h reads key head h // (H / Hk).
 
     In a 16-bit `dtype` it is what a user would write in PyTorch: matrix products, derived vectors and the weight matrix
     are rounded to that dtype, formulas are evaluated in float32, as `torch.softmax` does.
 
+    Args:
+        choices: what lets that choose by comparing have chosen, [B, heads, tokens] by name.
+
     Raises:
         OutsideTable: where a related pair, or any row or key by itself, reads beside the entries of declared data.
         ValueError: where data do not fit the spec or each other.
     """
     if spec.combine is not None:
-        return _combined(spec, data, scale=scale, kv_lengths=kv_lengths, q_start=q_start, k_start=k_start, dtype=dtype)
-    given = {
-        each.name: tensor.to(dtype) if each.is_real else tensor for each, tensor in zip(spec.data, data, strict=True)
-    }
-    sizes = sizes_of(spec.data, given)
-    laid = {
-        each.name: (each, laid_out(each, given[each.name], sizes[Size.HEADS]) if each.is_token else given[each.name])
-        for each in spec.data
-    }
+        options = {"scale": scale, "kv_lengths": kv_lengths, "q_start": q_start, "k_start": k_start}
+        return _combined(spec, data, dtype=dtype, choices=choices, **options)  # type: ignore[arg-type]
+    scope = every_pair(spec, *data, scale=scale, kv_lengths=kv_lengths, q_start=q_start, k_start=k_start, dtype=dtype)
+    visible = scope.mask
+    assert visible is not None
+    batch, heads, _, m = visible.shape
+    scope = replace(scope, choices=laid_choices(spec, choices or {}, heads))
+    laid = scope.data
     shapes = {name: values.shape for name, (_, values) in laid.items()}
     check_widths(spec, shapes)
-    batch, heads, n, m = (sizes[axis] for axis in (Size.BATCH, Size.HEADS, Size.QUERIES, Size.KEYS))
-    device = data[0].device
-    symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, device) | _call_symbols(sizes, scale, dtype, device)
-    shown = _visible(batch, m, kv_lengths, device)
-    keys = None
-    if spec.blocks is not None:
-        keys = Scope(symbols, laid, dtype, visible=shown)
-        m, kv_lengths, symbols, shown = _blocked(spec.blocks, symbols, batch, m, kv_lengths, k_start, device)
-    visible = shown.expand(batch, heads, n, m)
-    scope = Scope(symbols, laid, dtype, mask=visible, score=spec.score, visible=shown, keys=keys)
     related = _related(scope, spec, visible)
 
+    symbols = dict(scope.symbols)
     symbols |= {Name.COUNT: related.sum(-1, keepdim=True)}
     laid = {name: (each, _without_garbage(each, values, related)) for name, (each, values) in laid.items()}
-    scope = Scope(symbols, laid, dtype, mask=related, score=spec.score, related=related, visible=shown, keys=keys)
+    scope = replace(scope, symbols=symbols, data=laid, mask=related, related=related, _known={}, _masks={})
     if spec.normalizer == Symbol(Name.CHANNELS):
         return _by_channel(spec, scope, related, shapes)
     weight = wide.only(related, scope.number(spec.weight), scope.real)
@@ -141,6 +136,48 @@ def _blocked(
     if blocks.at is not None:
         at = Scope({**symbols, Name.J: number}, {}, torch.float64).number(blocks.at).value()
     return count, lengths, {**symbols, Name.J: at}, _visible(batch, count, lengths, device)
+
+
+def every_pair(
+    spec: Spec,
+    *data: Tensor,
+    scale: float | None = None,
+    kv_lengths: Lengths = None,
+    q_start: Lengths = None,
+    k_start: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Scope:
+    """What expressions of a spec without branches may read, at every pair whose key is visible."""
+    given = {
+        each.name: tensor.to(dtype) if each.is_real else tensor for each, tensor in zip(spec.data, data, strict=True)
+    }
+    sizes = sizes_of(spec.data, given)
+    laid = {
+        each.name: (each, laid_out(each, given[each.name], sizes[Size.HEADS]) if each.is_token else given[each.name])
+        for each in spec.data
+    }
+    batch, heads, n, m = (sizes[axis] for axis in (Size.BATCH, Size.HEADS, Size.QUERIES, Size.KEYS))
+    device = data[0].device
+    symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, device) | _call_symbols(sizes, scale, dtype, device)
+    shown = _visible(batch, m, kv_lengths, device)
+    keys = None
+    if spec.blocks is not None:
+        keys = Scope(symbols, laid, dtype, visible=shown)
+        m, kv_lengths, symbols, shown = _blocked(spec.blocks, symbols, batch, m, kv_lengths, k_start, device)
+    visible = shown.expand(batch, heads, n, m)
+    return Scope(symbols, laid, dtype, mask=visible, score=spec.score, visible=shown, keys=keys)
+
+
+def laid_choices(spec: Spec, choices: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]:
+    """Choices as [B, H, n, m], 1 along the axis of the other token."""
+    found = {}
+    for each in choices_of(spec):
+        if each.name in choices:
+            values = choices[each.name].repeat_interleave(heads // choices[each.name].shape[1], 1)
+            if each.entries is None:
+                values = values[..., None] if each.of_rows else values[:, :, None]
+            found[each.name] = values
+    return found
 
 
 def _by_channel(spec: Spec, scope: Scope, related: Tensor, shapes: Mapping[str, torch.Size]) -> Dense:
@@ -189,6 +226,7 @@ def _combined(
     q_start: Lengths,
     k_start: int,
     dtype: torch.dtype,
+    choices: Mapping[str, Tensor] | None,
 ) -> Dense:
     """The vectors of branches, each evaluated alone, and the formula that combines them."""
     assert spec.combine is not None
@@ -196,7 +234,7 @@ def _combined(
     given = dict(zip((each.name for each in spec.data), data, strict=True))
     options = {"scale": scale, "kv_lengths": kv_lengths, "q_start": q_start, "k_start": k_start, "dtype": dtype}
     found = {
-        name: dense(branch, *(given[each.name] for each in branch.data), **options)  # type: ignore[arg-type]
+        name: dense(branch, *(given[each.name] for each in branch.data), choices=choices, **options)  # type: ignore[arg-type]
         for name, branch in spec.branches
     }
     parts: dict[Expr, Number] = {Output(name): Number(each.out) for name, each in found.items()}
@@ -223,7 +261,7 @@ def _combined(
     device = data[0].device
     symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, device) | _call_symbols(sizes, scale, dtype, device)
     shown = _visible(sizes[Size.BATCH], sizes[Size.KEYS], kv_lengths, device)
-    scope = Scope(symbols, laid, dtype, visible=shown)
+    scope = Scope(symbols, laid, dtype, visible=shown, choices=laid_choices(spec, choices or {}, sizes[Size.HEADS]))
     formula = substitute(spec.combine, stand_ins)  # type: ignore[arg-type]
     width = output_width(spec, {name: values.shape for name, values in tensors.items()})
     out = scope.vector(formula, width or 1).value()[..., 0, :].to(dtype)
@@ -290,14 +328,19 @@ def related(
         OutsideTable: where a related pair, or any row or key by itself, reads beside the entries of declared data.
         ValueError: where data that the pattern reads are missing, or have other axes.
     """
-    if any(isinstance(node, Dot | Vector) or node == Symbol(Name.SCORE) for node in walk(spec.pattern)):
+    vectors = {node.name for node in walk(spec.pattern) if isinstance(node, Vector)}
+    if vectors - (data or {}).keys() or any(node == Symbol(Name.SCORE) for node in walk(spec.pattern)):
         raise ValueError("this pattern depends on q and k: read the weights of `dense` instead")
     sizes = {Size.BATCH: batch, Size.HEADS: heads, Size.QUERIES: n, Size.KEYS: m, Size.WIDTH: width}
-    read = {node.name for node in walk(spec.pattern) if isinstance(node, Token | Entry | UpTo)}
+    read = {node.name for node in walk(spec.pattern) if isinstance(node, Token | Entry | UpTo)} | vectors
     sizes |= {Size.VALUE_WIDTH: width}
+    for each in spec.data:
+        if each.name in vectors and each.axes[-1] is Size.VALUE_WIDTH and data is not None:
+            sizes[Size.VALUE_WIDTH] = data[each.name].shape[-1]
     laid = {each.name: (each, _fitting(each, data or {}, sizes)) for each in spec.data if each.name in read}
     where = torch.device(device)
     symbols = _symbols(spec, sizes, kv_lengths, q_start, k_start, where)
+    symbols |= _call_symbols(sizes, None, torch.float64, where)
     shown = _visible(batch, m, kv_lengths, where)
     if spec.blocks is None:
         visible = shown.expand(batch, heads, n, m)

@@ -35,7 +35,8 @@ def causality(
     if pairs.triu(1).any():
         return None
     attention = attention_of(module, form, with_lse=False)
-    decides = uses_of(spec)  # other data of later keys could relate them
+    decides = {node.name for core in spec.cores for node in walk(core.pattern) if isinstance(node, Vector)}
+    decides |= uses_of(spec).keys()  # other data of later keys could relate them
     keys = [each for each in spec.data if each.is_column and each.is_real and each.name not in decides]
     data = {each.name: inputs[each.name].requires_grad_(each.is_real) for each in spec.data}
     out = attention(*data.values())[0][:, :, :cut]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attncc.emit.finish import finish
+from attncc.emit.functional import choice_words
 from attncc.emit.header import derivation, docstring, header
 from attncc.emit.module import emit_core, render
 from attncc.emit.prologue.arguments import Arguments, declared
@@ -15,9 +16,10 @@ from attncc.emit.torch_form.library import library
 from attncc.emit.units import Unit, laid_out, renamed, shared, units_of
 from attncc.plan.decoder import Decoder, decoders_of
 from attncc.plan.model import Mixture, Plan, Planned
+from attncc.spec.choices import choices_of
 from attncc.spec.data import Make, Size
 from attncc.spec.expr import Merge, walk
-from attncc.spec.model import Align
+from attncc.spec.model import Align, Spec
 from attncc.spec.text import text as spec_text
 
 _PUBLIC = re.compile(r"\bCache\b|\b(?:attention|prefill|step)(?=\()")  # what decoding calls of a branch's own module
@@ -35,6 +37,7 @@ class Call:
     has_states: bool
     cache: str  # the class of its cache
     reads_length: bool
+    choices: tuple[str, ...]
 
 
 def emit(plan: Planned) -> str:
@@ -111,6 +114,10 @@ def _section(branch: str, plan: Plan, units: Sequence[Unit], clashing: frozenset
     return [f"{heading}\n{derivation(plan.steps)}", texts]
 
 
+def _names_of_choices(spec: Spec) -> tuple[str, ...]:
+    return tuple(each.name for each in choices_of(spec))
+
+
 def _heading(text: str) -> str:
     return f"# --- {text} ".ljust(100, "-")
 
@@ -128,6 +135,8 @@ def _values(
     sizes = arguments.sizes
     with_length = {name for name, each in (decoders or {}).items() if each.reads_length}
     return {
+        "choices": _names_of_choices(spec),
+        "choice_words": choice_words(choices_of(spec)),
         "decodes": decoders is not None,
         "reads_length": bool(with_length),
         "signature": ", ".join(f"{each.name}: Tensor" for each in spec.data),
@@ -149,6 +158,7 @@ def _values(
                 plan.states is not None,
                 cache_name(called[name]),
                 name in with_length,
+                _names_of_choices(plan.spec),
             )
             for name, plan in mixture.branches
         ],

@@ -11,6 +11,7 @@ from attncc.emit.dialects import Dialect
 from attncc.graph.widths import width_of
 from attncc.spec.expr import (
     And,
+    AtRow,
     Binary,
     BinaryOp,
     Call,
@@ -21,7 +22,9 @@ from attncc.spec.expr import (
     Entry,
     Expr,
     Indicator,
+    Let,
     Local,
+    Member,
     Name,
     Negate,
     Not,
@@ -104,11 +107,14 @@ class ExpressionWriter:
                 return self._binary(expr)
             case Compare(op=op, left=left, right=right):
                 return self._compare(op, left, right)
+            case Member(element=element, of=of):
+                self.used.add("_is_among")
+                return _ATOM, f"_is_among({self.write(element)}, {self.write(of)})"
             case And(operands=operands):
                 return _AND, " & ".join(self.write(each, _SUM) for each in operands)
             case Or(operands=operands):
                 return _OR, " | ".join(self.write(each, _SUM) for each in operands)
-            case Not(operand=Local() | Entry() | Token() as operand):
+            case Not(operand=Local() | Entry() | Token() | AtRow() | Let() | Member() as operand):
                 return _UNARY, f"~{self.write(operand, _ATOM)}"
             case Not(operand=operand):
                 return self._written(negated(operand))
@@ -275,7 +281,7 @@ def negated(predicate: Expr) -> Expr:
             return operand
         case Select(condition=condition, then=then, otherwise=otherwise):
             return Select(condition, negated(then), negated(otherwise))
-        case Local() | Entry() | Token():
+        case Local() | Entry() | Token() | AtRow() | Let() | Member():
             return Not(predicate)
         case _:
             raise TypeError(f"{type(predicate).__name__} is no predicate")

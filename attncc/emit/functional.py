@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attncc.emit.decode import Decode, decode_of
 from attncc.emit.operands import Operands
 from attncc.emit.prologue.arguments import Arguments, declared
@@ -9,13 +11,26 @@ from attncc.emit.prologue.derive import Prologue
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.texts import PassTexts
 from attncc.graph.core import Kind
+from attncc.graph.widths import width_text
 from attncc.plan.decoder import Decoder
 from attncc.plan.model import Plan
+from attncc.spec.choices import Choice, choices_of
 from attncc.spec.data import Data, Make, Size
-from attncc.spec.expr import Entry, Token, UpTo, Vector, walk
+from attncc.spec.expr import Entry, OverKeys, Reduce, Token, UpTo, Vector, walk
 from attncc.spec.model import Align
 
 _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
+
+
+def choice_words(choices: Sequence[Choice]) -> str:
+    """What each choice holds."""
+    words = []
+    for each in choices:
+        axes = "n, " + str(each.entries) if each.entries is not None else "n" if each.of_rows else "m"
+        heads = "heads" if each.by_query_head else "kv heads"
+        missing = ", positions of keys, -1 for none" if each.entries is not None else ""
+        words.append(f"{each.name} [batch, {heads}, {axes}]{missing}")
+    return "; ".join(words)
 
 
 class FunctionalForm:
@@ -63,6 +78,9 @@ class FunctionalForm:
         if any(each.ascending for each in arguments.others):
             self.used.add("_expect_ascending")
         cast = arguments.cast()
+        choices = choices_of(spec)
+        if choices:
+            self.used.add("_choices_of")
         start = f"k_start + {sizes[Size.KEYS]} - {sizes[Size.QUERIES]}"
         return {
             "data": ", ".join(data),
@@ -88,6 +106,8 @@ class FunctionalForm:
             "numbers_call": self.texts.numbers_call(),
             "numbers_call_k": self.texts.numbers_call(unread),
             "decode": self.decode,
+            "choice_words": choice_words(choices),
+            "choices": [f'"{each.name}": {self._choice(each)},' for each in choices],
             "scale_argument": ", scale" if spec.reads_scale else "",
             "attention_class": arguments.module(self.decoder),
         }
@@ -99,6 +119,25 @@ class FunctionalForm:
             return rest
         self.used.add("_on_blocks")
         return f"*_on_blocks({self.spec.blocks.stride}, {rest})"
+
+    def _choice(self, choice: Choice) -> str:
+        """The shape of a choice, its least number, and the first number above its range, where that is known."""
+        sizes = self.arguments.sizes
+        heads = "heads" if choice.by_query_head else sizes.kv_heads
+        length = sizes[Size.QUERIES if choice.of_rows else Size.KEYS]
+        if choice.entries is not None:
+            end = f"k_start + {sizes[Size.KEYS]}"
+            return f"(({sizes[Size.BATCH]}, {sizes[Size.HEADS]}, {length}, {choice.entries}), -1, {end})"
+        match choice.let.value:
+            case Reduce(vector=vector):
+                end = width_text(vector)
+            case OverKeys():
+                end = length
+            case _:
+                end = "None"
+        batch = sizes[Size.BATCH]
+        heads = sizes[Size.HEADS] if heads == "heads" else heads
+        return f"(({batch}, {heads}, {length}), 0, {end})"
 
     def _stand_ins(self) -> dict[str, str]:
         """Data that weights do not depend on, each with what may stand in its place."""

@@ -8,6 +8,7 @@ from importlib import resources
 
 import jinja2
 
+from attncc.emit.chosen import with_numbers
 from attncc.emit.finish import finish
 from attncc.emit.functional import FunctionalForm
 from attncc.emit.header import derivation, digest, docstring, header
@@ -30,7 +31,12 @@ def emit_core(plan: Plan, branch: str = "", *, decodes: bool = True) -> str:
         branch: the name of the branch that the plan is for, which its operators bear.
         decodes: whether the module decodes where the plan can.
     """
-    return finish(render("module.py.jinja", _values(plan, branch, decodes=decodes)))
+    text = finish(render("module.py.jinja", _values(plan, branch, decodes=decodes)))
+    for name, numbers in plan.chosen:
+        values = _values(numbers, branch, decodes=False)
+        values |= {"numbers_alone": True, "weights_data": values["data"], "weights_arguments": values["data"]}
+        text = finish(with_numbers(text, name, finish(render("module.py.jinja", values))))
+    return text
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
@@ -89,6 +95,7 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
     return {
         **passes,
         **interface,
+        "numbers_alone": False,
         "spec": spec,
         "header": header(spec, (("", plan),)),
         "derivation": derivation(plan.steps),

@@ -106,8 +106,8 @@ class Operands:
         return frozenset(each.name for each in self.core.of_kind(Kind.TABLE) if self.has_batch(each))
 
     def is_whole(self, operand: Operand) -> bool:
-        """Whether an operand has no gradient: a fact, or a table of whole numbers or truth values."""
-        if operand.kind.is_fact:
+        """Whether an operand has no gradient: a fact, exact numbers, or a table of whole numbers or truth values."""
+        if operand.kind.is_fact or operand.exact:
             return True
         return operand.kind is Kind.TABLE and not self.data[operand.source or operand.name].is_real
 

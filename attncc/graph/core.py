@@ -53,6 +53,8 @@ class Operand:
         source: the declared data that it is, where it is not derived.
         like: the operand that has as many features, where a derived vector is a formula of their places alone.
         wide: whether vectors keep the type of sums, where that of q has too few digits.
+        exact: whether numbers keep their own type, whole numbers or truth values, which are compared and never rounded.
+        listed: whether a fact is a list, with an axis of entries, [batch or 1, heads or 1, n, entries].
     """
 
     name: str
@@ -62,6 +64,8 @@ class Operand:
     source: str | None = None
     like: str | None = None
     wide: bool = False
+    exact: bool = False
+    listed: bool = False
 
     @property
     def formula(self) -> Expr:

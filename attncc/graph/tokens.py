@@ -14,6 +14,7 @@ from itertools import product
 from attncc.graph.core import Core, Kind, Operand, is_taken
 from attncc.graph.far_sums import Parted, parted, rest_of, whole_of
 from attncc.graph.widths import as_wide_as
+from attncc.spec.choices import is_choice
 from attncc.spec.data import Size
 from attncc.spec.expr import (
     AtRow,
@@ -21,13 +22,16 @@ from attncc.spec.expr import (
     BinaryOp,
     Call,
     Channels,
+    Compare,
     Const,
     Dot,
     Entry,
     Expr,
+    Join,
     Let,
     Local,
     MatMul,
+    Member,
     Name,
     Negate,
     Reduce,
@@ -35,6 +39,7 @@ from attncc.spec.expr import (
     RowSum,
     Symbol,
     Token,
+    Top,
     Type,
     Vector,
     names_in,
@@ -89,7 +94,7 @@ class _Splitter:
         # Where data say which pairs are related, tiles have no common distances: pairs look tables up one by one.
         self._by_data = reads_data(spec.pattern)
         self.operands: dict[str, Operand] = {}
-        self._known: dict[tuple[Expr, Kind], str] = {}
+        self._known: dict[tuple[Expr, Kind, bool], str] = {}
         self._lowered = True  # whether a running maximum may lower the expression at hand: a weight, not a score
         self._width: dict[str, str] = {}  # of a vector operand: one that it meets in a product
 
@@ -160,12 +165,20 @@ class _Splitter:
         """A predicate or number of the pattern: positions stay, what data say of one token becomes a fact."""
         if not reads_data(expr):
             return expr
+        if isinstance(expr, Let) and isinstance(expr.value, Top):
+            own = self._derived(expr, Kind.ROW_FACT, expr.name)
+            self.operands[own] = replace(self.operands[own], listed=True)
+            return Member(Symbol(Name.J), Local(own), span=expr.span)
         side = side_of(expr, self.data)
-        if side in _FACTS:
+        if side in _FACTS and not any(isinstance(node, Member) for node in walk(expr)):
             return self._taken_out(expr, side, _FACTS[side])
         match expr:
             case Let(value=value):
                 return self._pattern(value)
+            case Member(element=element, of=Vector(name=name)):
+                own = self._direct(name, Kind.ROW_FACT)
+                self.operands[own] = replace(self.operands[own], listed=True)
+                return replace(expr, element=self._pattern(element), of=Local(own))
             case Entry(name=name, indices=indices):
                 return replace(expr, name=self._direct(name, Kind.TABLE), indices=tuple(map(self._pattern, indices)))
             case _:
@@ -177,12 +190,16 @@ class _Splitter:
         """A number of the pair or row in operands."""
         side = side_of(expr, self.data)
         one_sided = side is not Side.PAIR and not (side is Side.OFFSET and self._by_data)
-        if one_sided and reads_data(expr) and type_of(expr) is not Type.BOOL:
-            if not (self._lowered and _raises(expr)):
+        if one_sided and reads_data(expr):
+            if type_of(expr) is Type.BOOL and side is not Side.OFFSET:
+                return self._taken_out(expr, side, exact=True)
+            if type_of(expr) is not Type.BOOL and not (self._lowered and _raises(expr)):
                 return self._taken_out(expr, side)
         match expr:
             case Let(value=value):
                 return self._number(value)
+            case Compare(left=left, right=right) if type_of(left) is Type.INT is type_of(right):
+                return replace(expr, left=self._whole(left), right=self._whole(right))
             case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT) if (found := parted(expr, self.data)) is not None:
                 return self._apart(found, self._number, self._taken_out)
             case RowSum(weight=weight):
@@ -196,17 +213,30 @@ class _Splitter:
                 raise Mixed(vector if vector.span else expr, reason)
             case Entry(name=name, indices=indices):
                 own = self._direct(name, Kind.TABLE)
-                return Entry(own, tuple(self._number(each) for each in indices), whole=expr.whole, span=expr.span)
+                return replace(expr, name=own, indices=tuple(self._number(each) for each in indices))
             case _:
                 return rebuild(expr, self._number)
 
-    def _taken_out(self, expr: Expr, side: Side, kind: Kind | None = None) -> Expr:
+    def _whole(self, expr: Expr) -> Expr:
+        """A whole number of a pair that is compared with another: what tokens have of it stays as it is."""
+        side = side_of(expr, self.data)
+        if side in _NUMBERS and reads_data(expr):
+            return self._taken_out(expr, side, exact=True)
+        match expr:
+            case Let(value=value):
+                return self._whole(value)
+            case Binary() | Negate() | Call() if type_of(expr) is Type.INT and side is Side.PAIR:
+                return rebuild(expr, self._whole)
+            case _:
+                return self._number(expr)
+
+    def _taken_out(self, expr: Expr, side: Side, kind: Kind | None = None, *, exact: bool = False) -> Expr:
         kind = kind or (Kind.OFFSET_NUMBER if side is Side.OFFSET else _NUMBERS[side])
         inner, hint = _named(expr)
         if isinstance(inner, Token):
-            return Local(self._direct(inner.name, kind), span=expr.span)
+            return Local(self._direct(inner.name, kind, exact=exact), span=expr.span)
         base = hint or next((node.name for node in walk(inner) if isinstance(node, Entry | Token)), None) or "number"
-        return Local(self._derived(inner, kind, base), span=expr.span)
+        return Local(self._derived(inner, kind, base, exact=exact), span=expr.span)
 
     def _apart(self, found: Parted, other: Callable[[Expr], Expr], operand: Callable[[Expr, Side], Expr]) -> Expr:
         """A difference of far sums as one of whole parts, which is exact, and one of what is left of them."""
@@ -272,7 +302,7 @@ class _Splitter:
     def _channel(self, expr: Expr, met: list[str]) -> Expr:
         """A formula of features in operands; `met` collects the vectors."""
         side = side_of(expr, self.data)
-        if side in (Side.ROW, Side.COLUMN, Side.NONE) and reads_data(expr) and type_of(expr) is not Type.BOOL:
+        if side in (Side.ROW, Side.COLUMN, Side.NONE) and reads_data(expr) and not _is_truth_of_features(expr):
             if type_of(expr) is Type.VECTOR:
                 kind = Kind.COLUMN_VECTOR if side is Side.COLUMN else Kind.ROW_VECTOR
                 name = self._vector(expr, kind)
@@ -286,7 +316,7 @@ class _Splitter:
                 return self._channel(value, met)
             case Binary(op=BinaryOp.ADD | BinaryOp.SUBTRACT) if (found := parted(expr, self.data)) is not None:
                 return self._apart(found, lambda each: self._channel(each, met), lambda each, _: self._far(each, met))
-            case Rotate() | MatMul() | Entry(is_vector=True):
+            case Rotate() | Join() | MatMul() | Entry(is_vector=True):
                 raise Mixed(expr, "it would have to be computed for every pair of tokens")
             case _:
                 return rebuild(expr, lambda each: self._channel(each, met))
@@ -308,20 +338,21 @@ class _Splitter:
         base = base or next((node.name for node in walk(inner) if isinstance(node, Vector | Entry)), "vector")
         return self._derived(inner, kind, base)
 
-    def _direct(self, name: str, kind: Kind) -> str:
-        known = self._known.get((Vector(name), kind))
+    def _direct(self, name: str, kind: Kind, *, exact: bool = False) -> str:
+        exact = exact or (kind is Kind.TABLE and self.data[name].truth)
+        known = self._known.get((Vector(name), kind, exact))
         if known is not None:
             return known
         own = self._free(name, kind)
-        self._known[Vector(name), kind] = own
-        self._add(Operand(own, kind, source=name))
+        self._known[Vector(name), kind, exact] = own
+        self._add(Operand(own, kind, source=name, exact=exact))
         return own
 
-    def _derived(self, expr: Expr, kind: Kind, base: str) -> str:
-        known = self._known.get((expr, kind))
+    def _derived(self, expr: Expr, kind: Kind, base: str, *, exact: bool = False) -> str:
+        known = self._known.get((expr, kind, exact))
         if known is None:
-            known = self._known[expr, kind] = self._free(f"{base}_{_SUFFIX[kind]}", kind)
-            self._add(Operand(known, kind, value=expr))
+            known = self._known[expr, kind, exact] = self._free(f"{base}_{_SUFFIX[kind]}", kind)
+            self._add(Operand(known, kind, value=expr, exact=exact))
         return known
 
     def _free(self, name: str, kind: Kind) -> str:
@@ -344,11 +375,18 @@ class _Splitter:
             self._width[second] = first
 
 
+def _is_truth_of_features(expr: Expr) -> bool:
+    """Whether a predicate has a truth value for each feature."""
+    return type_of(expr) is Type.BOOL and varies_by_feature(expr)
+
+
 def _named(expr: Expr) -> tuple[Expr, str | None]:
     """The value inside Let nodes, and the outermost name."""
     hint = None
     while isinstance(expr, Let):
         hint = hint or expr.name
+        if is_choice(expr):
+            break  # its name is how callers know it
         expr = expr.value
     if hint is None and isinstance(expr, AtRow):
         return expr, _named(expr.value)[1]
@@ -357,9 +395,9 @@ def _named(expr: Expr) -> tuple[Expr, str | None]:
 
 def _of_keys(operand: Operand) -> Iterator[Expr]:
     """What an operand computes of keys."""
-    if operand.value is None:
+    if operand.value is None or operand.listed:
         return
-    if operand.kind in (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER):
+    if operand.kind in (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER, Kind.COLUMN_FACT):
         yield operand.value
     yield from (node for node in walk(operand.value) if isinstance(node, AtRow))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from attncc.graph.core import Core, Operand
 from attncc.spec.data import Axis, Data, Size
-from attncc.spec.expr import Entry, Expr, Let, MatMul, Merge, Output, Rotate, Type, Vector, children, type_of
+from attncc.spec.expr import Entry, Expr, Join, Let, MatMul, Merge, Output, Rotate, Type, Vector, children, type_of
 
 
 def width_of(expr: Expr) -> str | None:
@@ -23,6 +23,21 @@ def width_of(expr: Expr) -> str | None:
         case _:
             found = (width_of(each) for each in children(expr) if type_of(each) is Type.VECTOR)
             return next((each for each in found if each is not None), None)
+
+
+def width_text(expr: Expr) -> str:
+    """How many features a vector has, as a text of tensors."""
+    match expr:
+        case Join(left=left, right=right) if left == right or width_of(left) == width_of(right):
+            return f"2 * {width_text(left)}"
+        case Join(left=left, right=right):
+            return f"({width_text(left)} + {width_text(right)})"
+        case Let(value=value):
+            return width_text(value)
+        case _ if (name := width_of(expr)) is not None:
+            return f"{name}.shape[-1]"
+        case _:
+            return next(width_text(each) for each in children(expr) if type_of(each) is Type.VECTOR)
 
 
 def sizes_of(core: Core, data: Mapping[str, Data]) -> dict[str, Axis]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from attncc.diagnostics import AttnError, Diagnostic, Label
@@ -28,6 +29,7 @@ from attncc.rewrite.engine import rewrite
 from attncc.rewrite.exponential import never_negative
 from attncc.rewrite.finish import finish
 from attncc.rewrite.laws import DIVISIONS, PEAKS
+from attncc.spec.choices import choices_of, clashing
 from attncc.spec.expr import (
     And,
     Binary,
@@ -42,6 +44,7 @@ from attncc.spec.expr import (
     Merge,
     Name,
     Symbol,
+    Top,
     walk,
 )
 from attncc.spec.model import Spec
@@ -58,6 +61,7 @@ def plan(spec: Spec) -> Planned:
     Raises:
         AttnError: as `plan_core`, and E303 when branches are merged whose rows have no sum that is proven positive.
     """
+    _refuse_clashing_choices(spec)
     warnings = unread(spec)
     spec = divided_by_channel(spec)
     if spec.combine is None:
@@ -66,6 +70,27 @@ def plan(spec: Spec) -> Planned:
     mixture = Mixture(spec, tuple((name, _branch(branch, spec)) for name, branch in spec.branches), warnings)
     _check_merges(mixture)
     return mixture
+
+
+def _refuse_choices_among_blocks(spec: Spec) -> None:
+    """Choices are of single keys."""
+    found = choices_of(spec)
+    if spec.blocks is not None and found:
+        label = Label(found[0].let.span or spec.span, "chosen here")
+        note = "`pool` makes one key of several, and choices are of single keys"
+        raise AttnError(
+            Diagnostic("E306", f"`{found[0].name}` is a choice in an attention of blocks", (label,), (note,))
+        )
+
+
+def _refuse_clashing_choices(spec: Spec) -> None:
+    found = clashing(spec)
+    if found is not None:
+        first, second = (
+            Label(each.span or spec.span, text) for each, text in zip(found, ("first", "again"), strict=True)
+        )
+        note = "callers tell choices apart by their names"
+        raise AttnError(Diagnostic("E203", f"two choices are named `{found[0].name}`", (second, first), (note,)))
 
 
 def _branch(branch: Spec, spec: Spec) -> Plan:
@@ -102,6 +127,7 @@ def plan_core(spec: Spec) -> Plan:
         AttnError: E301 when the pattern relates no pair, E302 when a vector would have to be made for every pair, E304
             when a causal pattern hides keys of which others are made.
     """
+    _refuse_choices_among_blocks(spec)
     spec = _on_blocks(spec)
     domain = _domain(spec)
     _refuse_empty(spec, domain)
@@ -152,6 +178,7 @@ def plan_core(spec: Spec) -> Plan:
         ),
         slabs=SLABS,
         warnings=overflows(spec, graph, decays(spec, causal)),
+        chosen=tuple(_chosen(spec)),
     )
 
 
@@ -168,6 +195,19 @@ def _on_blocks(spec: Spec) -> Spec:
         normalizer=on_blocks(spec.normalizer, at),
         value=on_blocks(spec.value, at),
     )
+
+
+def _chosen(spec: Spec) -> Iterator[tuple[str, Plan]]:
+    """The attentions whose weights say which keys the pattern chooses."""
+    for each in choices_of(spec):
+        if isinstance(each.let.value, Top):
+            top = each.let.value
+            yield (
+                each.name,
+                plan_core(
+                    replace(spec, pattern=top.among, score=top.by, weight=Symbol(Name.SCORE), normalizer=Const(1))
+                ),
+            )
 
 
 def _domain(spec: Spec) -> Domain:
@@ -199,7 +239,7 @@ def _around(one: HeadClass) -> HeadClass:
 
 def _fixed(spec: Spec, core: Core) -> frozenset[str]:
     """The operands in which there is nothing to learn: numbers of whole numbers and positions alone, whole parts."""
-    whole = {each.name: each.whole for each in spec.data}
+    whole = {each.name: not each.is_real for each in spec.data}
 
     def is_fixed(each: Operand) -> bool:
         if each.value is None:
@@ -212,7 +252,9 @@ def _fixed(spec: Spec, core: Core) -> frozenset[str]:
         return isinstance(inner, Call) and inner.function == "floor"
 
     return frozenset(
-        each.name for each in core.operands if is_whole_part(each.value) or (not each.kind.is_vector and is_fixed(each))
+        each.name
+        for each in core.operands
+        if each.exact or is_whole_part(each.value) or (not each.kind.is_vector and is_fixed(each))
     )
 
 

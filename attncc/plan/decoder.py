@@ -19,6 +19,7 @@ from attncc.spec.expr import (
     Name,
     OverKeys,
     Symbol,
+    Top,
     names_in,
     substitute,
     walk,
@@ -64,6 +65,10 @@ def decoder_of(plan: Plan) -> Decoder | str:
     if not all(each.facts.causal for each in classes):
         return "the pattern is not proven causal, and a query may see keys that come after it"
     derived = [each.value for each in core.derived if each.value is not None]
+    if any(isinstance(node, OverKeys) and node.function == "rank" for each in derived for node in walk(each)):
+        return "keys are ranked, and a later key changes the places of those before it"
+    if any(isinstance(node, Top) for each in derived for node in walk(each)):
+        return "queries choose among all keys, and a step is given the new ones alone"
     if any(names_in(each) & _LENGTHS for each in derived):
         return "what is derived from a token reads how many tokens there are"
     if _looks_up_pairs(plan):

@@ -27,6 +27,7 @@ from attncc.spec.expr import (
     Entry,
     Expr,
     Local,
+    Member,
     Name,
     Negate,
     Not,
@@ -34,6 +35,7 @@ from attncc.spec.expr import (
     Select,
     Symbol,
     Token,
+    Top,
     Type,
     UpTo,
     Vector,
@@ -73,6 +75,14 @@ class Blocks:
     width: int  # of a block, in keys
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Keys told by the lists of rows: those of a block of positions, for every entry of a row's list."""
+
+    of: str  # the fact that is the list
+    width: int  # of a block, in keys
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
     """The keys that a row may be related to by one conjunction.
@@ -83,7 +93,7 @@ class Runs:
         bounds: what bounds them besides.
         rows: predicates of the row alone, which have to hold.
         keys: predicates of the key alone.
-        blocks: tables that name blocks of keys.
+        blocks: tables and lists that name blocks of keys.
         exact: whether a row is related to every key of its run.
     """
 
@@ -92,7 +102,7 @@ class Runs:
     bounds: tuple[Bound, ...]
     rows: tuple[Expr, ...]
     keys: tuple[Expr, ...]
-    blocks: tuple[Blocks, ...]
+    blocks: tuple[Blocks | Named, ...]
     exact: bool
 
 
@@ -218,7 +228,8 @@ class _Reader:
         operand = self.core[name]
         sources = {each.name for each in walk(operand.formula) if isinstance(each, Token | Entry | Vector)}
         has_axis = any(Size.HEADS in self.data[each].axes for each in sources)
-        return has_axis or Name.HEAD in names_in(operand.formula)
+        chooses = any(isinstance(each, Top) for each in walk(operand.formula))
+        return has_axis or chooses or Name.HEAD in names_in(operand.formula)
 
     def runs(self, pattern: Expr) -> Runs:
         """What is known of the keys of a conjunction."""
@@ -232,7 +243,7 @@ class _Reader:
             ),
             rows=tuple(each for each in atoms if self._side(each) == {Kind.ROW_FACT} and not _is_affine(each)),
             keys=tuple(each for each in atoms if self._side(each) == {Kind.COLUMN_FACT} and not _is_affine(each)),
-            blocks=tuple(each for each in found if isinstance(each, Blocks)),
+            blocks=tuple(each for each in found if isinstance(each, Blocks | Named)),
             exact=all(map(self._is_run, atoms)) and _is_one_run(outer(pattern)),
         )
 
@@ -275,18 +286,21 @@ class _Reader:
         sides |= {kind for name, kind in _POSITIONS.items() if name in names_in(expr)}
         return sides
 
-    def _atom(self, atom: Expr) -> list[Bound | Blocks]:
+    def _atom(self, atom: Expr) -> list[Bound | Blocks | Named]:
         match atom:
             case Entry(indices=indices):
                 width = _block_width(indices[-1])
                 others = {kind for each in indices[:-1] for kind in self._side(each)}
                 if width is not None and others <= {Kind.ROW_FACT}:
                     return [Blocks(atom, width)]
+            case Member(element=element, of=Local(name=name)):
+                width = _block_width(element)
+                return [] if width is None else [Named(name, width)]
             case Compare(op=op, left=left, right=right) if op is not CompareOp.NOT_EQUAL:
                 return self._comparison(op, left, right)
         return []
 
-    def _comparison(self, op: CompareOp, left: Expr, right: Expr) -> list[Bound | Blocks]:
+    def _comparison(self, op: CompareOp, left: Expr, right: Expr) -> list[Bound | Blocks | Named]:
         terms = [*_summands(left, 1), *_summands(right, -1)]
         of_keys = [each for each in terms if self._is_of_key(each[1])]
         others = [each for each in terms if not self._is_of_key(each[1])]

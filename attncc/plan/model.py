@@ -70,7 +70,8 @@ class Plan:
     `saved` are the row numbers that forward keeps for backward. Where that reads delta, forward also keeps out, and
     what rounding to 16 bits takes from it. `pieces` is None where the pattern runs as a whole, `lists` where it does
     not depend on data, `states` where every pair is computed; `of_sums` tells the gradients of a row's sums, by the
-    names of what backward reads. `gpu` holds exponents in base two, `torch` natural.
+    names of what backward reads. `chosen` are attentions whose weights are the numbers by which the pattern chooses
+    keys, each with the name of the choice. `gpu` holds exponents in base two, `torch` natural.
     """
 
     spec: Spec
@@ -91,6 +92,7 @@ class Plan:
     tiles: tuple[Tiles, ...]
     slabs: Slabs
     warnings: tuple[Diagnostic, ...]
+    chosen: tuple[tuple[str, Plan], ...] = ()
 
     @property
     def depends_on_distance(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncc.spec.expr import FALSE, TRUE, And, Const, Expr, Local, Not, Or, Select, walk
+from attncc.spec.expr import FALSE, TRUE, And, Const, Expr, Let, Local, Not, Or, Select, Top, walk
 from attncc.spec.sides import reads_data
 
 
@@ -22,6 +22,10 @@ def _known(expr: Expr, *, holds: bool) -> Expr:
             return _joined([_known(each, holds=holds) for each in operands], every=not holds)
         case Not(operand=operand):
             return _known(operand, holds=not holds)
+        case Let(value=value):
+            return _known(value, holds=holds)
+        case Top(among=among) if holds:
+            return _known(among, holds=True)
         case Select(condition=condition, then=then, otherwise=otherwise):
             sides = [_known(each, holds=holds) for each in (then, otherwise)]
             if _reads_data(condition):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attncc.diagnostics import Diagnostic, Label, Span
+from attncc.spec.choices import unnamed
 from attncc.spec.data import Data, K, Q, V
 from attncc.spec.declared import Declarations
 from attncc.spec.expr import Expr, Let, Pooled, Type, type_of, walk
@@ -11,6 +12,7 @@ from attncc.spec.fields import FieldName
 from attncc.spec.pooled import placed, step_of
 from attncc.spec.scope import Bound, data_of
 from attncc.spec.sides import Side, reads_data, side_of
+from attncc.spec.text import text as expr_text
 from attncc.spec.words import Words, taken
 from attncc.syntax import tree
 
@@ -44,11 +46,28 @@ class BodyResolver:
                 self.words.inner.add(id(statement))
         for statement in statements:
             if isinstance(statement, tree.LetStatement) and self._is_free(statement.name):
-                value = self.expressions.value(statement.value, self.bindings, FieldName.LET)
                 name = statement.name.text
+                if isinstance(statement.value, tree.Call) and statement.value.name.text == "top":
+                    chosen = self.expressions.predicate(statement.value, self.bindings, FieldName.PATTERN)
+                    self.bindings[name] = None  # where it was reported
+                    if isinstance(chosen, Let):
+                        self.bindings[name] = Let(name, chosen.value, span=statement.name.span)
+                    continue
+                value = self.expressions.value(statement.value, self.bindings, FieldName.LET)
                 if statement.at is not None and value is not None:
                     value = self._placed(value, statement.at)
                 self.bindings[name] = None if value is None else self._named(statement.name, value)
+                self._check_choice(self.bindings[name])
+
+    def _check_choice(self, value: Bound | None) -> None:
+        """A choice is a value with a name, not a part of another."""
+        found = unnamed(value) if isinstance(value, Expr) else None
+        if found is not None and isinstance(value, Expr):
+            note = "what it gives is a choice, which callers may ask for and pass by its name"
+            help_ = f"give it a line of its own: `let name = {expr_text(found)}`"
+            place = found.span or value.span
+            labels = (Label(place, "expected a name of its own"),) if place is not None else ()
+            self._error("E207", "`argmax` is a part of another value", *labels, notes=(note,), helps=(help_,))
 
     def _placed(self, value: Expr, at: tree.Tree) -> Expr | None:
         """A value of blocks of keys, which stand where the spec says."""

@@ -13,13 +13,18 @@ from attncc.spec.expr import (
     Const,
     Dot,
     Expr,
+    Join,
+    Let,
     Merge,
+    Name,
     Output,
     OverKeys,
     Pooled,
     Reduce,
     Rotate,
     RowSum,
+    Symbol,
+    Top,
     Type,
     UpTo,
     Width,
@@ -35,6 +40,9 @@ from attncc.spec.sides import Side, side_of
 from attncc.spec.words import nearest
 from attncc.syntax import tree
 
+_TOP = "write `top(8, by = score, among = causal)`"
+_MOST_CHOSEN = 4096
+
 
 class CallScope(NameScope):
     """Resolves calls."""
@@ -48,6 +56,8 @@ class CallScope(NameScope):
                     raise Stop
                 case Function() as function:
                     return self._apply(function, node, bindings, where)
+        elif name.text == "top":
+            return self._top(node, bindings, where)
         elif name.text == "rows" and where is FieldName.NORMALIZE:
             return self._row_sum(node, bindings)
         elif name.text == "merge" and where is FieldName.COMBINE:
@@ -129,6 +139,10 @@ class CallScope(NameScope):
         name, span = node.name.text, node.span
         if where in (FieldName.PATTERN, FieldName.REQUIRE):
             self.unreadable(name, span, where)
+        if name == "argmax" and where is not FieldName.LET:
+            note = "what it gives is a choice, and needs a name"
+            help_ = "write `let name = argmax(…)` above, and read `name` here"
+            self.fail("E207", f"`argmax` cannot be read in `{where.value}`", span, notes=(note,), helps=(help_,))
         wanted = VECTOR_FUNCTIONS[name].arity
         given = self._positional(node)
         if len(given) != wanted:
@@ -139,7 +153,9 @@ class CallScope(NameScope):
         match name:
             case "dot":
                 return Dot(vectors[0], vectors[1], span=span)
-            case "sum" | "largest":
+            case "join":
+                return Join(vectors[0], vectors[1], span=span)
+            case "sum" | "largest" | "argmax":
                 return Reduce(name, vectors[0], span=span)
             case "width":
                 return Width(vectors[0], span=span)
@@ -165,6 +181,11 @@ class CallScope(NameScope):
             axes = ("declare it with an axis m, for instance `input g[B, H, m]`",) if side is not Side.PAIR else ()
             text = "expected something of each key"
             self.fail("E205", f"`{name}` is of keys, but this {found}", given[0].span, text=text, helps=axes)
+        if KEY_FUNCTIONS[name].of_whole and type_of(value) is not Type.INT:
+            found = "a vector" if type_of(value) is Type.VECTOR else "a real number"
+            rounded = ("round it: `floor(…)`",) if found == "a real number" else ()
+            text, message = "expected a whole number of each key", f"`{name}` is of whole numbers, but this is {found}"
+            self.fail("E209", message, given[0].span, text=text, helps=rounded)
         return OverKeys(name, value, span=span)
 
     def _up_to(self, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
@@ -212,6 +233,43 @@ class CallScope(NameScope):
                 text=text,
             )
         return value.value
+
+    def _top(self, node: tree.Call, bindings: Bindings, where: FieldName) -> Expr:
+        """`top(8, by = score, among = window(47))`, under the name `top`."""
+        span = node.span
+        if where is not FieldName.PATTERN:
+            help_ = "write `let best = top(…)`, and read `best` in `pattern`"
+            note = "it says which pairs are related"
+            self.fail("E207", f"`top` cannot be read in `{where.value}`", span, notes=(note,), helps=(help_,))
+        given: dict[str, tree.Tree] = {}
+        for at, argument in enumerate(node.arguments):
+            match argument:
+                case tree.NamedArgument(name=name, value=value) if name.text in ("by", "among"):
+                    given[name.text] = value
+                case tree.NamedArgument(name=name):
+                    self.fail("E206", f"`top` has no argument `{name.text}`", name.span, helps=(_TOP,))
+                case value if at == 0:
+                    given["count"] = value
+                case value:
+                    self.fail("E206", "`top` takes one argument without a name", value.span, helps=(_TOP,))
+        if "count" not in given:
+            self.fail("E206", "`top` needs to be told how many keys it takes", span, helps=(_TOP,))
+        count = self.as_number(given["count"], bindings, FieldName.REQUIRE)
+        if not isinstance(count, Const) or not isinstance(count.value, int) or not 0 < count.value <= _MOST_CHOSEN:
+            text = f"expected a whole constant from 1 to {_MOST_CHOSEN}"
+            self.fail("E212", "`top` takes so many keys as a constant says", given["count"].span, text=text)
+        by: Expr = Symbol(Name.SCORE, span=span)
+        if "by" in given:
+            by = self.as_number(given["by"], bindings, FieldName.WEIGHT)
+        among: Expr = TRUE
+        if "among" in given:
+            among = self.as_predicate(given["among"], bindings, FieldName.PATTERN)
+        inner = next((each for part in (by, among) for each in walk(part) if isinstance(each, Top)), None)
+        if inner is not None or any(each == Symbol(Name.COUNT) for each in walk(by)):
+            found = "another `top`" if inner is not None else "`count`"
+            note = "keys are chosen before pairs are known, and once"
+            self.fail("E207", f"`top` cannot be made of {found}", span, notes=(note,))
+        return Let("top", Top(int(count.value), by, among, span=span), span=span)
 
     def _row_sum(self, node: tree.Call, bindings: Bindings) -> Expr:
         match node.arguments:
@@ -276,6 +334,8 @@ class CallScope(NameScope):
                 functions = {*FUNCTIONS, *VECTOR_FUNCTIONS, *KEY_FUNCTIONS, *self.words.functions}
                 if name not in bindings and name not in SYMBOLS and name not in CONSTANTS and name in functions:
                     return Function(name, span)
+            case tree.Index() if (matrix := self.matrix(node, bindings, where)) is not None:
+                return matrix
         given = self.expr(node, bindings, where)
         if is_truth(given) or given in (TRUE, FALSE):
             return given

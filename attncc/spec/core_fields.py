@@ -22,10 +22,13 @@ from attncc.spec.expr import (
     RowSum,
     Symbol,
     Token,
+    Top,
     UpTo,
     Vector,
     children,
     names_in,
+    rebuild,
+    substitute,
     walk,
 )
 from attncc.spec.expressions import ExpressionResolver
@@ -39,7 +42,7 @@ from attncc.spec.pooled import Blocked, UnlikeKeys, blocks_of
 from attncc.spec.scope import Bindings, data_of
 from attncc.spec.sides import Side, of_patterns_alone, reads_data, side_of
 from attncc.spec.text import text as expr_text
-from attncc.spec.widths import NoFit, demands_of, features_of
+from attncc.spec.widths import NoFit, demands_of, features_of, is_joined
 from attncc.spec.words import Words, nearest
 from attncc.syntax import tree
 
@@ -80,6 +83,7 @@ class FieldResolver:
             normalizer=normalizer,
             value=self._value(fields, bindings),
         )
+        spec = replace(spec, pattern=_with_score(spec.pattern, spec.score))
         self._check_affine(spec, fields)
         self._check_tables(spec, bindings)
         self._check_row(spec, bindings)
@@ -280,6 +284,10 @@ class FieldResolver:
             label = Label(node.span, "expected a vector of the key")
             self._error("E205", "values belong to keys, but this does not", label)
             value = None
+        if value is not None and is_joined(value):
+            label = Label(node.span, "expected as many features as some data have")
+            self._error("E205", "values are no joined vectors", label)
+            value = None
         return Vector("v") if value is None else value
 
     def _check_row(self, spec: Spec, bindings: Bindings) -> None:
@@ -382,3 +390,10 @@ def needed(spec: Spec, declared: Sequence[Data]) -> tuple[Data, ...]:
     rows = [each.name for each in given if each.is_row and each.is_full]
     carrier = next((name for name in rows if name in read), rows[0])
     return tuple(each for each in given if each.name in read or each.name == carrier)
+
+
+def _with_score(pattern: Expr, score: Expr) -> Expr:
+    """A pattern whose choices say themselves what `score` is: they are values of their own."""
+    if isinstance(pattern, Top):
+        return replace(pattern, by=substitute(pattern.by, {Symbol(Name.SCORE): score}))
+    return rebuild(pattern, lambda each: _with_score(each, score))

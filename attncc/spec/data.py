@@ -144,11 +144,12 @@ V = Data(name="v", role=Role.INPUT, axes=(Size.BATCH, Size.HEADS, Size.KEYS, Siz
 
 # What emitted functions that take data call other things: arguments, sizes, positions, what they import and call.
 RESERVED = frozenset(
-    "scale kv_lengths q_start k_start q_starts dropout_p return_lse form plan rows self options name x batch heads "
-    "kv_heads width shapes n m d e dtype wide device head i j distance hidden valid torch nn functools math triton tl "
-    "Tensor len int float bool abs min max str list type isinstance getattr hasattr any map range repr set slice "
-    "super tuple zip property staticmethod ValueError ImportError Ellipsis NoneType attention weights args data "
-    "branch branches prepared keep_residual cache carried length prefill step to Cache dataclasses".split()
+    "scale kv_lengths q_start k_start q_starts dropout_p return_lse form plan rows self options name x batch "
+    "heads kv_heads width shapes n m d e dtype wide device head i j distance hidden valid torch nn functools math "
+    "triton tl Tensor len int float bool abs min max str list type isinstance getattr hasattr any map range repr "
+    "set slice super tuple zip property staticmethod ValueError ImportError Ellipsis NoneType attention weights "
+    "args data branch branches choices return_choices own_choices made_choices prepared keep_residual cache "
+    "carried length prefill step to Cache dataclasses".split()
 )
 # What torch.nn.Module calls other things than a module's parameters.
 OF_MODULES = frozenset(

@@ -174,7 +174,7 @@ class Dot(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Expr):
-    """The `sum` or the `largest` of the features of a vector."""
+    """The `sum` or the `largest` of the features of a vector, or the place of the largest, `argmax`: the first one."""
 
     function: str
     vector: Expr
@@ -186,6 +186,14 @@ class Rotate(Expr):
 
     layout: str
     vector: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Expr):
+    """The features of one vector, then those of another."""
+
+    left: Expr
+    right: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +292,26 @@ class Compare(Expr):
     op: CompareOp
     left: Expr
     right: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Member(Expr):
+    """Whether a whole number is one of those that a query's list has; lists have -1 where they have none."""
+
+    element: Expr
+    of: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Top(Expr):
+    """Whether a key is one of the few with the largest number `by` among those that a predicate relates to the query.
+
+    Of equal numbers the first keys count. It always has a name, that of a Let: it is a choice.
+    """
+
+    count: int
+    by: Expr
+    among: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,9 +453,9 @@ def dots_in(expr: Expr) -> tuple[Dot, ...]:
 def varies_by_feature(expr: Expr) -> bool:
     """Whether a value or predicate is one for every feature: it reads a vector, or the index of a feature, as such."""
     match expr:
-        case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True) | Output() | Merge():
+        case Vector() | Channel() | Rotate() | Join() | MatMul() | Entry(is_vector=True) | Output() | Merge():
             return True
-        case Dot() | Reduce() | Width() | Entry() | RowSum() | Channels() | UpTo():
+        case Dot() | Reduce() | Width() | Entry() | RowSum() | Channels() | UpTo() | Member() | Top():
             return False
         case _:
             return any(varies_by_feature(child) for child in children(expr))
@@ -439,6 +467,8 @@ def type_of(expr: Expr) -> Type:
         case (
             Const(value=bool())
             | Compare()
+            | Member()
+            | Top()
             | And()
             | Or()
             | Not()
@@ -450,9 +480,9 @@ def type_of(expr: Expr) -> Type:
             return Type.VECTOR
         case Const(value=int()) | Indicator() | Width() | UpTo():
             return Type.INT
-        case Vector() | Channel() | Rotate() | MatMul() | Entry(is_vector=True) | Output() | Merge():
+        case Vector() | Channel() | Rotate() | Join() | MatMul() | Entry(is_vector=True) | Output() | Merge():
             return Type.VECTOR
-        case Token(whole=True) | Entry(whole=True):
+        case Token(whole=True) | Entry(whole=True) | Reduce(function="argmax") | OverKeys(function="rank"):
             return Type.INT
         case Let(value=value) | AtRow(value=value):
             return type_of(value)

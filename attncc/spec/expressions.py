@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attncc.diagnostics import Span
 from attncc.spec.calls import CallScope
+from attncc.spec.data import Data
 from attncc.spec.expr import (
     FALSE,
     TRUE,
@@ -15,6 +16,7 @@ from attncc.spec.expr import (
     Const,
     Expr,
     Indicator,
+    Member,
     Name,
     Negate,
     Not,
@@ -22,6 +24,7 @@ from attncc.spec.expr import (
     Select,
     Symbol,
     Type,
+    Vector,
     type_of,
 )
 from attncc.spec.fields import READABLE, FieldName
@@ -182,6 +185,32 @@ class ExpressionResolver(CallScope):
                 values = [self.as_number(item, bindings, where) for item in items]
                 equal = [fold(Compare(CompareOp.EQUAL, operand, value, span=node.span)) for value in values]
                 return _disjunction(equal, node.span)
+            case tree.Reference() as name:
+                return self._listed(operand, node, name, bindings, where)
+
+    def _listed(
+        self, operand: Expr, node: tree.Membership, name: tree.Reference, bindings: Bindings, where: FieldName
+    ) -> Expr:
+        """`x in sel`, with a list for each query."""
+        bound = bindings.get(name.name)
+        if name.name in bindings and bound is None:
+            raise Stop
+        if not (isinstance(bound, Data) and bound.is_row and bound.is_vector and bound.whole):
+            helps = (f"declare one for each query: `input {name.name}[B, H, n, 4]: int`", "write `x in [a, b]`")
+            self.fail("E205", f"`{name.name}` is no list", name.span, text="expected a list of data", helps=helps)
+        if where is not FieldName.PATTERN:
+            note = "lists say which pairs are related"
+            self.fail("E207", f"`{name.name}` cannot be read in `{where.value}`", name.span, notes=(note,))
+        if type_of(operand) is not Type.INT:
+            text, help_ = "expected a whole number", "round it: `floor(…)`"
+            self.fail(
+                "E209",
+                "a list holds whole numbers, but this is a real one",
+                node.operand.span,
+                text=text,
+                helps=(help_,),
+            )
+        return Member(operand, Vector(bound.name, span=name.span), span=node.span)
 
     def _quantified(self, node: tree.Quantified, bindings: Bindings, where: FieldName) -> Expr:
         """`exists t in a..b : p` is p with each value of t, joined by `|`."""

@@ -72,12 +72,14 @@ class KeyFunction:
     Attributes:
         looks_ahead: whether a key's result depends on later keys.
         instead: what a causal attention may use, where there is something.
+        of_whole: whether it is of a whole number, and gives one, which has no gradient.
     """
 
     name: str
     meaning: str
     looks_ahead: bool
     instead: str = ""
+    of_whole: bool = False
 
 
 UP_TO = "up_to"  # how many numbers of a list are at most a number
@@ -106,6 +108,12 @@ KEY_FUNCTIONS: dict[str, KeyFunction] = {
             looks_ahead=True,
             instead="`cumsum(…)` sums over the keys up to each",
         ),
+        KeyFunction(
+            "rank",
+            "the place of each among all keys in order of x, a whole number, and then of position: 0, 1, …",
+            looks_ahead=True,
+            of_whole=True,
+        ),
     )
 }
 
@@ -126,8 +134,12 @@ VECTOR_FUNCTIONS: dict[str, VectorFunction] = {
         VectorFunction("dot", 2, "number", "sum over the features of x * y"),
         VectorFunction("sum", 1, "number", "sum of the features of x"),
         VectorFunction("largest", 1, "number", "the largest feature of x"),
+        VectorFunction(
+            "argmax", 1, "integer", "the place of the largest feature of x, the first of several; in `let` alone"
+        ),
         VectorFunction("width", 1, "integer", "how many features x has"),
         VectorFunction("rotate_half", 1, "vector", "(x, y) → (-y, x) for features t and t + width / 2"),
         VectorFunction("rotate_pairs", 1, "vector", "(x, y) → (-y, x) for features 2t and 2t + 1"),
+        VectorFunction("join", 2, "vector", "the features of x, then those of y"),
     )
 }

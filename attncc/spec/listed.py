@@ -16,9 +16,11 @@ from attncc.spec.expr import (
     Dot,
     Entry,
     Expr,
+    Join,
     Let,
     Local,
     MatMul,
+    Member,
     Merge,
     Not,
     Or,
@@ -30,6 +32,7 @@ from attncc.spec.expr import (
     Select,
     Symbol,
     Token,
+    Top,
     Type,
     UpTo,
     Vector,
@@ -38,11 +41,12 @@ from attncc.spec.expr import (
     type_of,
     walk,
 )
+from attncc.spec.functions import KEY_FUNCTIONS
 
 
 def reads_listed(expr: Expr) -> bool:
     """Whether a part of a pattern reads declared data."""
-    return any(isinstance(node, Token | Entry | UpTo | Vector | Let | AtRow) for node in walk(expr))
+    return any(isinstance(node, Token | Entry | UpTo | Vector | Let | AtRow | Top) for node in walk(expr))
 
 
 def check_pattern(expr: Expr) -> Refusal | None:
@@ -64,13 +68,22 @@ def _check_listed(expr: Expr) -> Refusal | None:
     match expr:
         case Symbol(name=name) if name not in PATTERN_NAMES:
             return expr, why_outside(name)
+        case Member(element=element):
+            return _check_listed(element)
+        case Top(among=among):
+            return check_pattern(among)
+        case Reduce(function="argmax"):
+            return None
         case Dot() | Reduce():
-            return expr, "it is made of vectors; a pattern reads numbers that are passed with the call"
+            return expr, "it is made of vectors; a pattern reads numbers that are passed with the call, and choices"
+        case OverKeys(function=function, value=value) if KEY_FUNCTIONS[function].of_whole:
+            return _check_listed(value)
         case OverKeys(function=function):
             return expr, f"`{function}` runs over all keys; a pattern reads numbers that are passed with the call"
         case (
             Vector()
             | Rotate()
+            | Join()
             | MatMul()
             | Channel()
             | Channels()

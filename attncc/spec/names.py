@@ -27,6 +27,7 @@ from attncc.spec.expr import (
     Symbol,
     Table,
     Token,
+    Top,
     Type,
     Vector,
     names_in,
@@ -34,7 +35,7 @@ from attncc.spec.expr import (
 )
 from attncc.spec.fields import READABLE, WHY_NOT, FieldName
 from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS, POOL, UP_TO, VECTOR_FUNCTIONS
-from attncc.spec.scope import Bindings, Bound, Function, Scope, Stop
+from attncc.spec.scope import Bindings, Bound, Function, Matrix, Scope, Stop
 from attncc.spec.sides import Side, reads_data, side_of
 from attncc.spec.text import text as expr_text
 from attncc.spec.words import nearest
@@ -62,6 +63,14 @@ class NameScope(Scope):
                 case Function():
                     text = "expected `(`"
                     self.fail("E206", f"`{name}` is a function and needs its argument", span, text=text)
+                case Matrix():
+                    helps = (f"multiply a vector by it: `x @ {name}`",)
+                    self.fail("E205", f"`{name}` is a matrix here", span, text="expected `@` before it", helps=helps)
+                case Let(value=Top()) as bound:
+                    if where is not FieldName.PATTERN:
+                        note = "it says which pairs are related"
+                        self.fail("E207", f"`{name}` cannot be read in `{where.value}`", span, notes=(note,))
+                    return replace(bound, span=span)
                 case Expr() as bound:
                     self._check_readable(bound, name, span, where)
                     is_let = isinstance(bound, Let) and where is FieldName.PATTERN
@@ -237,6 +246,8 @@ class NameScope(Scope):
             right = right.inner
         name = right.values if isinstance(right, tree.Index) else right
         data = bindings.get(name.name) if isinstance(name, tree.Reference) else None
+        if isinstance(data, Matrix) and name is right:
+            return MatMul(vector, data.entry, span=node.span)
         if not isinstance(data, Data) or data.is_token or not _may_be_vector(data):
             text = "expected a declared matrix, such as `param W[H, d, 16]`"
             self.fail("E205", "`@` multiplies a vector by a matrix of declared data", node.right.span, text=text)
@@ -249,6 +260,15 @@ class NameScope(Scope):
             message = f"a matrix has two axes, but {left} of `{data.name}[{data.shape}]` are left"
             self.fail("E216", message, node.right.span, text="expected an index for all axes but two")
         return MatMul(vector, Entry(matrix.name, matrix.indices, is_vector=True, span=matrix.span), span=node.span)
+
+    def matrix(self, node: tree.Index, bindings: Bindings, where: FieldName) -> Matrix | None:
+        """`M[h]` where two axes are left; None for anything else."""
+        data = bindings.get(node.values.name) if isinstance(node.values, tree.Reference) else None
+        if not isinstance(data, Data) or data.is_token or len(data.indexed) - len(node.indices) != 2:
+            return None
+        self._check_data(data, node.span, where)
+        entry = self._entry(data, node, bindings, where)
+        return Matrix(Entry(entry.name, entry.indices, is_vector=True, span=node.span))
 
     def _table(self, values: tree.Bracket, index: tree.Tree, span: Span, bindings: Bindings, where: FieldName) -> Expr:
         constants: list[int | float] = []

@@ -15,6 +15,7 @@ from attncc.spec.expr import (
     Channel,
     Entry,
     Expr,
+    Join,
     Let,
     MatMul,
     Rotate,
@@ -42,13 +43,20 @@ class Function:
     scope: Bindings | None = field(default=None, compare=False, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix passed as an argument: a table at some of its axes, of which two are left."""
+
+    entry: Entry
+
+
 # What names stand for; None for one whose value was reported already.
-Bound = Expr | Data | Function
+Bound = Expr | Data | Function | Matrix
 Bindings = Mapping[str, Bound | None]
 
 _FEATURES = (Size.WIDTH, Size.VALUE_WIDTH)
 LARGEST = {FieldName.PATTERN: 2000}  # parts of an expression with every word expanded; a spec is one page
-LARGEST_NUMBER = 400  # a vector that `let` names is one part of what reads it: its token is worked on before pairs are
+LARGEST_NUMBER = 400  # what `let` names is one part of what reads it: its token is worked on before pairs are
 LARGEST_WITH_LETS = 4000
 DEEPEST = 50  # expressions within expressions, through words too; later stages walk them recursively
 TOO_DEEP = f"with every word expanded it has more than {DEEPEST} levels"
@@ -162,14 +170,14 @@ class Scope(ABC):
             self.fail("E213", "the expression is nested too deep", span, notes=(TOO_DEEP,))
 
     def _measure(self, expr: Expr) -> tuple[int, int, int]:
-        """How many nodes an expression has, without and with those of vectors that have names, and how deep it is.
+        """How many nodes an expression has, without and with those of named vectors and whole numbers, and how deep.
 
         What is shared counts each time.
         """
         known = self._sizes.get(id(expr))
         if known is None:
             inner = [self._measure(child) for child in children(expr)]
-            is_named = isinstance(expr, Let) and type_of(expr) is Type.VECTOR
+            is_named = isinstance(expr, Let) and type_of(expr) in (Type.VECTOR, Type.INT)
             own = 1 if is_named else 1 + sum(each for each, _, _ in inner)
             size = 1 + sum(each for _, each, _ in inner)
             depth = 1 + max((each for _, _, each in inner), default=0)
@@ -250,7 +258,7 @@ def describe_vector(expr: Expr) -> str:
             return f"`{name}` is a vector of the key"
         case Vector(name=name) | Entry(name=name):
             return f"`{name}` is a vector"
-        case Rotate() | MatMul() | Channel():
+        case Rotate() | Join() | MatMul() | Channel():
             return "this is a vector"
     read = sorted({node.name for node in _vectors(expr)})
     return f"this is a vector made of {' and '.join(f'`{name}`' for name in read)}" if read else "this is a vector"

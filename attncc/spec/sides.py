@@ -26,6 +26,7 @@ from attncc.spec.expr import (
     RowSum,
     Symbol,
     Token,
+    Top,
     UpTo,
     Vector,
     children,
@@ -63,7 +64,7 @@ def side_of(expr: Expr, data: Mapping[str, Data]) -> Side:
             return Side.ROW
         case OverKeys() | Pooled():
             return Side.COLUMN
-        case Local() | RowSum():
+        case Local() | RowSum() | Top():
             return Side.PAIR
         case Compare(left=left, right=right):
             difference = _coefficients(Binary(BinaryOp.SUBTRACT, left, right))
@@ -94,7 +95,8 @@ def of_patterns_alone(expr: Expr, data: Mapping[str, Data]) -> Entry | None:
 
 def reads_data(expr: Expr) -> bool:
     """Whether a value depends on the caller's tensors."""
-    return any(isinstance(node, Vector | Token | Entry | UpTo | MatMul | Output | Merge) for node in walk(expr))
+    tensors = Vector | Token | Entry | UpTo | MatMul | Output | Merge | Top
+    return any(isinstance(node, tensors) for node in walk(expr))
 
 
 def _side_of_coefficients(row: int, column: int) -> Side:

@@ -18,9 +18,11 @@ from attncc.spec.expr import (
     Entry,
     Expr,
     Indicator,
+    Join,
     Let,
     Local,
     MatMul,
+    Member,
     Merge,
     Negate,
     Not,
@@ -35,6 +37,7 @@ from attncc.spec.expr import (
     Symbol,
     Table,
     Token,
+    Top,
     UpTo,
     Vector,
     Width,
@@ -93,6 +96,8 @@ def _written(expr: Expr) -> tuple[int, str]:
             return _ATOM, f"{function}({text(vector)})"
         case Rotate(layout=layout, vector=vector):
             return _ATOM, f"rotate_{layout}({text(vector)})"
+        case Join(left=left, right=right):
+            return _ATOM, f"join({text(left)}, {text(right)})"
         case MatMul(vector=vector, matrix=matrix):
             return _PRODUCT, f"{_write(vector, _PRODUCT)} @ {_write(matrix, _UNARY)}"
         case Output(branch=branch):
@@ -110,6 +115,10 @@ def _written(expr: Expr) -> tuple[int, str]:
             return level, f"{_write(left, level)} {op.value} {_write(right, level + 1)}"
         case Compare(op=compare, left=left, right=right):
             return _COMPARE, f"{_write(left, _SUM)} {compare.value} {_write(right, _SUM)}"
+        case Member(element=element, of=of):
+            return _COMPARE, f"{_write(element, _SUM)} in {text(of)}"
+        case Top(count=count, by=by, among=among):
+            return _ATOM, f"top({count}, by = {text(by)}, among = {text(among)})"
         case And(operands=operands):
             return _AND, " & ".join(_write(each, _NOT) for each in operands) or "true"
         case Or(operands=operands):

@@ -16,6 +16,7 @@ from attncc.spec.expr import (
     Entry,
     Expr,
     Indicator,
+    Join,
     MatMul,
     Reduce,
     Rotate,
@@ -72,8 +73,18 @@ def demands_of(fields: Iterable[Expr], data: Mapping[str, Data]) -> tuple[Demand
 
 def _demands(node: Expr, data: Mapping[str, Data]) -> Iterator[Demand]:
     match node:
+        case Reduce(vector=vector) | Width(vector=vector) if is_joined(vector):
+            return
         case Reduce(vector=vector) | Width(vector=vector) if features_of(vector, data) is None:
             raise NoFit(node, "nothing says how many features this has", "expected a vector of a token or of data")
+        case Join(left=left, right=right):
+            for each in (left, right):
+                if features_of(each, data) is None and not is_joined(each):
+                    text = "expected a vector of a token or of data"
+                    raise NoFit(each if each.span else node, "nothing says how many features this has", text)
+        case _ if _meets_joined(node):
+            message = "joined vectors meet no others: their features are compared, added up, or worked on one by one"
+            raise NoFit(node, message, "meets another vector")
         case Dot(left=left, right=right):
             one, other = features_of(left, data), features_of(right, data)
             if one is None and other is None:
@@ -87,6 +98,28 @@ def _demands(node: Expr, data: Mapping[str, Data]) -> Iterator[Demand]:
             yield from _even(node, features_of(vector, data))
         case _ if varies_by_feature(node):
             yield from _met(node, [features_of(each, data) for each in children(node) if varies_by_feature(each)])
+
+
+def is_joined(vector: Expr) -> bool:
+    """Whether the features of a vector are those of two, one after the other."""
+    match vector:
+        case Join():
+            return True
+        case Vector() | Entry() | MatMul() | Channel():
+            return False
+        case _:
+            return any(is_joined(each) for each in children(vector) if varies_by_feature(each))
+
+
+def _meets_joined(node: Expr) -> bool:
+    match node:
+        case Dot(left=left, right=right):
+            return is_joined(left) or is_joined(right)
+        case MatMul(vector=vector) | Rotate(vector=vector):
+            return is_joined(vector)
+        case _:
+            vectors = [each for each in children(node) if varies_by_feature(each)]
+            return len(vectors) > 1 and any(map(is_joined, vectors))
 
 
 def features_of(vector: Expr, data: Mapping[str, Data]) -> Features | None:

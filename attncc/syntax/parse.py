@@ -314,6 +314,9 @@ class _Builder(Transformer[Token, Any]):
     def range(self, meta: Meta, parts: list[Any]) -> tree.Range:
         return tree.Range(parts[0], parts[2], span=self._span(meta))
 
+    def listed(self, meta: Meta, parts: list[Any]) -> tree.Reference:
+        return tree.Reference(str(parts[0]), span=self._span(meta))
+
     def membership(self, meta: Meta, parts: list[Any]) -> tree.Membership:
         return tree.Membership(parts[0], parts[2], span=self._span(meta))
 

@@ -135,10 +135,10 @@ Choices = Bracket | Range
 
 @dataclass(frozen=True, slots=True)
 class Membership(Node):
-    """`x in [a, b]` or `x in a..b`"""
+    """`x in [a, b]`, `x in a..b`, or `x in name`, a list that declared data give"""
 
     operand: Tree
-    choices: Choices
+    choices: Choices | Reference
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from attncc.spec.expr import And, Compare, CompareOp, Const, Expr, Name, Or, Symbol
 from attncc.spec.model import Spec
+from tests.peers.chosen import CHOSEN
 from tests.peers.common import (
     HERE,
     Peer,
@@ -171,6 +172,7 @@ PEERS: dict[str, Peer] = {
         ),
         *LEARNED,
         *LINEAR,
+        *CHOSEN,
     )
 }
 

@@ -39,6 +39,7 @@ class Peer:
     arguments: Mapping[str, object] = field(default_factory=dict)
     finish: Callable[[Tensors, Tensor], Tensor] = lambda tensors, out: out
     compilable: bool = True  # False: for the oracle only
+    choices: Callable[[Tensors], Mapping[str, Tensor]] | None = None  # what the peer chose, as it was recorded
     text: str = ""  # the fields of the spec as a text, where the spec itself was made of expressions
 
     @property
@@ -72,6 +73,8 @@ def run(peer: Peer, attention: Attention, dtype: torch.dtype) -> dict[str, tuple
     arguments = {
         name: torch.tensor(value) if isinstance(value, tuple) else value for name, value in peer.arguments.items()
     }
+    if peer.choices is not None:
+        arguments["choices"] = dict(peer.choices(recorded))
     out = peer.finish(leaves, attention(*peer.operands(leaves), **arguments))
     wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
     gradients = torch.autograd.grad(out, [leaves[name] for name in wanted], recorded["grad_out"].to(dtype))

@@ -17,6 +17,7 @@ from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
 from attncc.plan.model import Mixture, Plan
+from attncc.spec.choices import is_choice
 from attncc.spec.data import Axis, Data, Size
 from attncc.spec.expr import (
     AtRow,
@@ -32,6 +33,7 @@ from attncc.spec.expr import (
     OverKeys,
     Pooled,
     Token,
+    Top,
     Vector,
     names_in,
     substitute,
@@ -41,6 +43,7 @@ from attncc.spec.sides import Side, side_of
 from attncc.spec.text import text as spec_text
 
 _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
+_SHAPES = ("_vectors", "_numbers_of", "_exact_of", "_positions", "_hidden", "_visible")
 
 
 class Prologue:
@@ -76,6 +79,7 @@ class Prologue:
         scale = "scale, " if self.plan.spec.reads_scale else ""
         places = "q_start, k_start, q_starts, kv_lengths" + ", carried=None" * bool(self.carried)
         places += ", defer=False" * self.defers
+        places += ", choices=None" * bool(tokens.choices)
         with out.block(f"def _operands({', '.join(self.operands.data)}, {scale}{places}):"):
             out.line('"""What the passes read: what each token and each distance determines alone."""')
             place = out.place
@@ -89,9 +93,7 @@ class Prologue:
             out.drop_unread(place)
         self.used |= tokens.used
         text = out.text()
-        self.used |= {
-            name for name in ("_vectors", "_numbers_of", "_positions", "_hidden", "_visible") if f"{name}(" in text
-        }
+        self.used |= {name for name in _SHAPES if f"{name}(" in text}
         return text
 
     def distances(self) -> str:
@@ -102,6 +104,7 @@ class Prologue:
         returned = [self._operand(each, body, tokens) for each in own]
         out = Writer()
         scale = "scale, " if self.plan.spec.reads_scale else ""
+        tokens.choices = {}
         with out.block(f"def _distances({', '.join(self.operands.data)}, {scale}q_start, k_start, n, m):"):
             out.line('"""What distances determine, for n rows from one position on and m keys from another on."""')
             place = out.place
@@ -150,7 +153,8 @@ class Prologue:
         if operand.kind.is_fact:
             return self._fact(operand, body, tokens)
         if operand.source is not None:
-            return _shaped(operand, tokens.aligned(self.operands.data[operand.source], in_dtype=True), self.keys)
+            in_dtype = {"as_given": True} if operand.exact else {"in_dtype": True}
+            return _shaped(operand, tokens.aligned(self.operands.data[operand.source], **in_dtype), self.keys)
         assert operand.value is not None
         like = None if operand.like is None else self.plan.core[operand.like]
         wide = None if like is None else like.value or Vector(like.source or like.name)
@@ -176,6 +180,9 @@ class Prologue:
             index = ", ".join(":" if place in data.axes else "None" for place in places)
             written = data.name if index == ":, :, :" else f"{data.name}[{index}]"
             heads_differ = Size.HEADS in data.axes
+        elif isinstance(operand.value, Let) and isinstance(operand.value.value, Top):
+            body.line(f"{operand.name} = {self._keys(operand.value.name, operand.value.value, tokens)}")
+            return operand.name
         else:
             assert operand.value is not None
             text = tokens.root(operand.value, operand.kind, None)
@@ -186,6 +193,21 @@ class Prologue:
             self.used.add("_facts_of_heads")
             return f"_facts_of_heads({written}, heads)"
         return written
+
+    def _keys(self, name: str, top: Top, tokens: TokenWriter) -> str:
+        """The text of the keys that rows choose, [batch, heads, n, entries]."""
+        tokens.used |= {"_chosen_keys", "_best"}
+        data = ", ".join(self.operands.data)
+        inner = [node for each in (top.by, top.among) for node in walk(each) if is_choice(node)]
+        known = ", ".join(
+            f'"{each.name}": {tokens.choice(each)}' for each in dict.fromkeys(inner) if isinstance(each, Let)
+        )
+        scale = "scale=scale, " if dict(self.plan.chosen)[name].spec.reads_scale else ""
+        places = "kv_lengths=kv_lengths, q_start=q_start if q_starts is None else q_starts, k_start=k_start"
+        places += f", choices={{{known}}}" * bool(inner)
+        numbers = f"lambda rows: {numbers_name(name)}({data}, rows=rows, {scale}{places})"
+        made = f"_best({numbers}, {top.count}, batch, heads, n, m, k_start, device)"
+        return f'_chosen_keys(choices, "{name}", lambda: {made})'
 
     # --- indices of pairs -------------------------------------------------------------------------------------
 
@@ -216,6 +238,11 @@ class Prologue:
                     tokens.checked(source, given, axis, place, of_distance=side is Side.OFFSET)
                 elif can_check(given) and entry not in of_pattern:
                     print_check(tokens, self.operands.data, source, given, place, facts)
+
+
+def numbers_name(choice: str) -> str:
+    """The function that computes the numbers by which keys are chosen."""
+    return f"_numbers_for_{choice}"
 
 
 def indexed(entry: Entry, data: Data, features: int = 0) -> list[tuple[Expr, Axis, int]]:
@@ -254,6 +281,10 @@ def _shaped(operand: Operand, text: str, keys: str = "m") -> str:
             return f"_vectors({text}, batch, heads, n, {'wide' if operand.wide else 'dtype'})"
         case Kind.COLUMN_VECTOR:
             return f"_vectors({text}, batch, kv_heads, {keys}, {'wide' if operand.wide else 'dtype'})"
+        case Kind.ROW_NUMBER if operand.exact:
+            return f"_exact_of({text}, batch, heads, n)"
+        case Kind.COLUMN_NUMBER if operand.exact:
+            return f"_exact_of({text}, batch, kv_heads, {keys})"
         case Kind.ROW_NUMBER:
             return f"_numbers_of({text}, batch, heads, n, wide, device)"
         case Kind.COLUMN_NUMBER:

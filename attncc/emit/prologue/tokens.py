@@ -7,11 +7,13 @@ from dataclasses import replace
 from attncc.emit.dialects import HOST, TORCH
 from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.operands import Operands
+from attncc.emit.prologue.sizes import Sizes
 from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
 from attncc.graph.core import TAKEN_NAMES, Kind
 from attncc.graph.widths import width_of
 from attncc.plan.model import Plan
+from attncc.spec.choices import choices_of
 from attncc.spec.data import Axis, Data, Size
 from attncc.spec.expr import (
     AtRow,
@@ -22,6 +24,7 @@ from attncc.spec.expr import (
     Dot,
     Entry,
     Expr,
+    Join,
     Let,
     Local,
     MatMul,
@@ -44,6 +47,7 @@ from attncc.spec.expr import (
     type_of,
     walk,
 )
+from attncc.spec.functions import KEY_FUNCTIONS
 from attncc.spec.sides import Side, side_of
 from attncc.spec.text import text as spec_text
 
@@ -67,6 +71,7 @@ _TENSORS = (
     Entry,
     Channel,
     Rotate,
+    Join,
     MatMul,
     Dot,
     Reduce,
@@ -78,6 +83,7 @@ _TENSORS = (
     Pooled,
     UpTo,
 )
+_METHODS = {"sum": "sum", "largest": "amax", "argmax": "argmax"}
 _TENSOR_NAMES = frozenset({Name.I, Name.J, Name.HEAD, Name.VALID})
 
 
@@ -97,6 +103,8 @@ class TokenWriter(ExpressionWriter):
         self.data = operands.data
         self.spread_heads = operands.core.spread_heads
         self.spreads = self.spread_heads  # whether keys are repeated for every query head
+        self.kv_heads = Sizes(plan.spec).kv_heads  # as the caller has them, also where keys are spread over query heads
+        self.choices = {each.name: each for each in choices_of(plan.spec)}
         self.carries = carries
         self.carried = 0
         self._of_distance = False
@@ -172,8 +180,7 @@ class TokenWriter(ExpressionWriter):
                 self._widths.pop()
                 return _ATOM, f"{product}.sum(-1, keepdim=True)"
             case Reduce(function=function, vector=vector):
-                method = "sum" if function == "sum" else "amax"
-                return _ATOM, f"({self._vector(vector)}).{method}(-1, keepdim=True)"
+                return _ATOM, f"({self._vector(vector)}).{_METHODS[function]}(-1, keepdim=True)"
             case OverKeys(function=function, value=value):
                 return _ATOM, self._over_keys(function, value)
             case UpTo(name=name, value=value):
@@ -186,6 +193,9 @@ class TokenWriter(ExpressionWriter):
             case Rotate(layout=layout, vector=vector):
                 self.used.add(f"_rotated_{layout}")
                 return _ATOM, f"_rotated_{layout}({self._vector(vector)})"
+            case Join(left=left, right=right):
+                self.used.add("_joined")
+                return _ATOM, f"_joined({self._vector(left)}, {self._vector(right)})"
             case MatMul(vector=vector, matrix=matrix):
                 return self._product(vector, matrix)
             case Binary(op=BinaryOp.FLOOR_DIVIDE, left=left, right=right) if not _is_integer(expr):
@@ -213,7 +223,7 @@ class TokenWriter(ExpressionWriter):
         self.used.add(f"_{function}")
         whole = self.is_whole(value)
         written = self._vector(value) if type_of(value) is Type.VECTOR else self.write(value)
-        written = f"({written}).to(wide)" if whole else written
+        written = f"({written}).to(wide)" if whole and not KEY_FUNCTIONS[function].of_whole else written
         if self.carries and function == "cumsum":
             self.used.add("_cumsum_on")
             self.carried += 1
@@ -249,8 +259,21 @@ class TokenWriter(ExpressionWriter):
         key = self._key(value)
         if key not in self._named:
             written = self._vector(value) if type_of(value) is Type.VECTOR else self.write(value)
+            choice = self.choices.get(name)
+            if choice is not None and choice.let.value == value:
+                self.used.add("_chosen")
+                heads, length = "heads" if choice.by_query_head else "kv_heads", "n" if choice.of_rows else "m"
+                written = f'_chosen(choices, "{name}", lambda: {written}, batch, {heads}, {length})'
+                if self.spreads and not choice.by_query_head:
+                    self.used.add("_of_heads")
+                    written = f"_of_heads({written.replace('kv_heads', self.kv_heads)}, heads)"
             return self._bind(key, name, written)
         return self._named[key]
+
+    def choice(self, let: Let) -> str:
+        """A choice as callers have it, [batch, heads, tokens]."""
+        spread = self.spreads and not self.choices[let.name].by_query_head
+        return f"{self.write(let)}[{f':, :: heads // {self.kv_heads}, :' if spread else '...'}, 0]"
 
     def _channel(self) -> str:
         width = self._widths[-1] if self._widths else None

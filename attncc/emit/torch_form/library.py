@@ -308,6 +308,99 @@ def _on_blocks(stride, *rest):
     kv_lengths = None if kv_lengths is None else -(-kv_lengths // stride)
     return *scale, q_start, k_start // stride, q_starts, kv_lengths
 ''',
+    "_rank": '''
+def _rank(x, hidden):
+    """The place of each key in order of a whole number, and of position where these are equal; hidden keys last."""
+    order = x.argsort(dim=2, stable=True)
+    if hidden is not None:
+        order = order.gather(2, hidden.expand(x.shape).gather(2, order).to(torch.uint8).argsort(dim=2, stable=True))
+    place = torch.arange(x.shape[2], device=x.device)[:, None].expand(x.shape)
+    return torch.empty_like(order).scatter_(2, order, place)
+''',
+    "_chosen": '''
+def _chosen(choices, name, made, batch, heads, length):
+    """A choice of tokens, [batch, heads, tokens, 1]: the caller's, or else made here and noted down."""
+    if choices is not None and name in choices:
+        return choices[name][..., None]
+    found = made()
+    found = found[:, :: max(found.shape[1] // heads, 1)].expand(batch, heads, length, 1)
+    if choices is not None:
+        choices[name] = found[..., 0]
+    return found
+''',
+    "_chosen_keys": '''
+def _chosen_keys(choices, name, made):
+    """Keys that rows choose, [batch, heads, n, entries]: the caller's, or else made here and noted down."""
+    if choices is not None and name in choices:
+        return choices[name]
+    found = made()
+    if choices is not None:
+        choices[name] = found
+    return found
+''',
+    "_best": '''
+_BEST = 1 << 22  # numbers of pairs that are compared at a time
+
+
+@torch.no_grad()
+def _best(numbers, count, batch, heads, n, m, k_start, device):
+    """The positions of the keys with each row's largest numbers, of equal ones the first; -1 where there are fewer.
+
+    Args:
+        numbers: for a slice of rows their numbers [batch, heads, rows, m], -inf where keys are not related.
+    """
+    if not (batch and n and m):
+        return torch.full((batch, heads, n, count), -1, device=device)
+    most = max(1, _BEST // (batch * heads * m))
+    position = torch.arange(m, device=device) + k_start
+    parts = []
+    with torch.autocast(device.type, enabled=False):
+        for row in range(0, n, most):
+            x = numbers(slice(row, min(row + most, n))).expand(batch, heads, -1, -1)
+            least = x.topk(min(count, m), -1).values[..., -1:]
+            equal = x == least
+            left = count - (x > least).sum(-1, keepdim=True)
+            is_chosen = ((x > least) | (equal & (equal.cumsum(-1) <= left))) & (x > -torch.inf)
+            place = (is_chosen.cumsum(-1) - 1).masked_fill(~is_chosen, count)
+            found = torch.full_like(place[..., :1], -1).repeat(1, 1, 1, count + 1)
+            parts.append(found.scatter(-1, place, position.expand(place.shape))[..., :count])
+    return torch.cat(parts, 2)
+''',
+    "_choices_of": '''
+def _choices_of(choices, expected, q):
+    """A copy of the caller's choices; refused where they have another name, shape, type or range than they can."""
+    choices = {} if choices is None else dict(choices)
+    for name, x in choices.items():
+        _expect(name in expected, "choices", repr(name), " or ".join(expected))
+        shape, low, end = expected[name]
+        about = f'choices["{name}"]'
+        _expect(isinstance(x, Tensor), about, type(x).__name__, "a tensor")
+        _expect(tuple(x.shape) == shape, about, list(x.shape), list(shape))
+        _expect(not x.is_floating_point() and x.dtype != torch.bool, about, x.dtype, "whole numbers")
+        _expect(x.device == q.device, about, f"on {x.device}", f"the device of the data, {q.device}")
+        if end is not None and x.numel() and not _is_shape_only(x) and _at_hand(x):
+            fits = ((x >= low) & (x < end)).all()
+            if x.device.type != "cpu":
+                torch._assert_async(fits)
+            elif not fits:
+                _expect(False, about, f"{int(x.min())} … {int(x.max())}", f"{low} … {end - 1}")
+        choices[name] = x.long()
+    return choices
+''',
+    "_is_among": '''
+def _is_among(x, listed):
+    """Whether numbers [..., rows or 1, keys] are among those of lists [..., rows, entries]; below 0 is none."""
+    found = x == listed[..., :1]
+    for at in range(1, listed.shape[-1]):
+        found |= x == listed[..., at : at + 1]
+    return found & (x >= 0)
+''',
+    "_joined": '''
+def _joined(x, y):
+    """The features of one vector after those of another."""
+    shape = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+    return torch.cat((x.expand(*shape, -1), y.expand(*shape, -1)), -1)
+''',
     "_at_rows": '''
 def _at_rows(x, first, starts, n, heads):
     """Something of keys, [batch, kv heads, m, width], for n queries that stand where they do."""
@@ -328,6 +421,11 @@ def _vectors(x, batch, heads, length, dtype):
 def _numbers_of(x, batch, heads, length, wide, device):
     """Numbers of tokens or distances with every axis, [batch, heads, tokens]."""
     return torch.as_tensor(x, device=device).to(wide).expand(batch, heads, length, 1)[..., 0]
+''',
+    "_exact_of": '''
+def _exact_of(x, batch, heads, length):
+    """Whole numbers or truth values of tokens with every axis, [batch, heads, tokens], as they are."""
+    return x.expand(batch, heads, length, 1)[..., 0]
 ''',
     "_looked_up": '''
 def _looked_up(table, *at):
@@ -546,7 +644,7 @@ def library(used: frozenset[str]) -> str:
         used |= {"_at"}
     if used & {"_within", "_pairs_within"}:
         used |= {"_at_hand", "_expect_within"}
-    if "_expect_ascending" in used:
+    if used & {"_expect_ascending", "_choices_of"}:
         used |= {"_at_hand"}
     if "_add_diagonals" in used:
         used |= {"_tilted"}

@@ -14,7 +14,7 @@ from attncc.emit.torch_form.pattern import PatternPrinter
 from attncc.emit.torch_form.texts import PassTexts, Total
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
-from attncc.plan.lists import Blocks, Bound, Order, Pass, Runs
+from attncc.plan.lists import Blocks, Bound, Named, Order, Pass, Runs
 from attncc.plan.model import Plan
 from attncc.plan.ranges import HeadClass, Interval, plus
 from attncc.rewrite.backward import gradient_name
@@ -41,6 +41,7 @@ class Listed:
     by_head: bool
     states: SummedTiles | None
     calls: frozenset[str]  # the helpers that it needs
+    tells: bool  # whether tables or lists tell runs of keys
     several: bool  # whether there are several passes
     facts: str  # the facts as arguments, each with a comma after it
     fact_lines: list[str]  # what a slab's pairs read of them
@@ -208,8 +209,12 @@ class ListsPrinter:
         searched = f"_searched(_in_order({bound.of}, length), {value}, {right}{self._wider(bound)})"
         writer.line(f"{end} = {end}.{method}({searched})")
 
-    def _print_blocks(self, writer: Writer, blocks: Blocks) -> None:
-        """Runs of keys that a table tells, block by block."""
+    def _print_blocks(self, writer: Writer, blocks: Blocks | Named) -> None:
+        """Runs of keys that a table or a list tells, block by block."""
+        if isinstance(blocks, Named):
+            self.calls.add("_named_blocks")
+            writer.line(f"told.append(_named_blocks({blocks.of}, {blocks.width}, low, high, tiled, m, k_start))")
+            return
         self.calls.add("_blocks")
         entry = blocks.entry
         at = [self._written(each) for each in entry.indices[:-1]]
@@ -290,6 +295,7 @@ class _Texts:
             by_head=self.lists.by_head,
             states=self._states(),
             calls=frozenset(self.printer.calls),
+            tells=bool(self.printer.calls & {"_blocks", "_named_blocks"}),
             several=several,
             facts="".join(f"{each.name}, " for each in facts),
             fact_lines=[f"{each.name}_own = {_of_pairs(each, operands)}" for each in facts],
@@ -393,6 +399,8 @@ class _Texts:
 def _of_pairs(fact: Operand, operands: Operands) -> str:
     """The text of what pairs of a slab read of the pattern's data."""
     match fact.kind:
+        case Kind.ROW_FACT if fact.listed:
+            return f"_at_places({fact.name}, slab, slab.rows)"
         case Kind.ROW_FACT:
             return f"_at_rows_of({fact.name}, slab)"
         case Kind.COLUMN_FACT:
@@ -443,6 +451,7 @@ def _plainly(operand: Operand, operands: Operands) -> str:
         case Kind.COLUMN_VECTOR:
             return f"windows({name}_tiles, chunks)"
         case Kind.COLUMN_NUMBER:
-            return f"windows({name}_tiles, chunks)[..., None, :]"
+            dtype = f", {name}.dtype" if operand.exact else ""
+            return f"windows({name}_tiles, chunks{dtype})[..., None, :]"
         case _:
             return f"{name}[slab.batch]" if operands.has_batch(operand) else name

@@ -55,10 +55,14 @@ class PassTexts:
         whole = [each for each in operands if operands.is_whole(each)]
         real = [each for each in operands if each not in whole]
         numbers = [node.name for node in self.form.backward.statistics]
+        exact = any(each.exact and each.kind is not Kind.TABLE for each in operands)
         return {
             "names": ", ".join(operands.names),
             "count": len(operands.names),
             "rows": core.rows,
+            "exact": exact,
+            "own_dtype": ", dtype=wide" * exact,
+            "own_type": "dtype" if exact else "wide",
             "values": core.values,
             "pieces": self.form.pieces is not None,
             "chained": self.form.chained,
@@ -141,6 +145,8 @@ class PassTexts:
     def _fact_by_rows(self, operand: Operand) -> str:
         """The text of what the pattern reads, for some rows and all keys."""
         match operand.kind:
+            case Kind.ROW_FACT if operand.listed:
+                return f"{operand.name}[:, :, None, rows]"
             case Kind.ROW_FACT:
                 return f"{operand.name}[:, :, None, rows, None]"
             case Kind.COLUMN_FACT:
@@ -303,15 +309,16 @@ class PassTexts:
 
     def _spread(self, operand: Operand, own: str, row: str, place: str) -> str:
         name = operand.name
+        dtype = f", {name}.dtype" if operand.exact else ""
         match operand.kind:
             case Kind.ROW_VECTOR:
                 return f"{own}({name})"
             case Kind.ROW_NUMBER:
-                return f"{own}({name}[..., None])"
+                return f"{own}({name}[..., None]{dtype})"
             case Kind.COLUMN_VECTOR:
                 return f"windows({name})"
             case Kind.COLUMN_NUMBER:
-                return f"windows({name}[..., None]).mT"
+                return f"windows({name}[..., None]{dtype}).mT"
             case Kind.OFFSET_NUMBER:
                 self.form.used.add("_at_distances")
                 return f"_at_distances({name}, {row}, {place}, m)"

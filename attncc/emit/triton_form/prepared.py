@@ -46,7 +46,7 @@ class Prepared(Launches):
         asked = {name for piece in self.listed if piece.listing is not None for name in piece.listing.tables}
         for each in self.core.operands:
             if not each.kind.is_vector and not each.kind.is_fact:
-                number = "" if each.name in asked else ".float()"
+                number = "" if each.name in asked or each.exact else ".float()"
                 writer.line(f"{each.name} = {each.name}{number}.contiguous()")
 
     def print_channels(self, writer: Writer, *kernels: Kernel) -> None:

@@ -1,0 +1,2391 @@
+# reformer_library: made by attncc 0.1.0 from reformer_library.attn (sha256 540b29070ae25dbb). Do not edit.
+# Rebuild: attncc build reformer_library.attn -D c=64 -D buckets=32 -D own=-100
+#
+#     # Two rounds of sorted chunks in a circle; a key counts as often as it is seen (Reformer in Hugging Face's transformers).
+#     attention reformer_library(c = 64, buckets = 32, own = -100) {
+#       require c > 0, buckets > 0, buckets % 2 == 0
+#       input R[H, 2, d, buckets // 2]
+#       let first = hash(k, R[h, 0])
+#       let second = hash(k, R[h, 1])
+#       let by_first = rank(first)
+#       let by_second = rank(second)
+#       pattern near(place) = 0 <= place[i] // c - place[j] // c <= 1
+#       pattern around_end(place, before) = place[i] // c == 0 & before[j] // c == (m - 1) // c  # before the first chunk
+#       pattern =
+#         causal
+#         & (near(by_first) | near(by_second) | around_end(by_first, by_second) | around_end(by_second, by_first))
+#       score = i == j ? own : dot(q, rms_norm(k) / sqrt(d))  # a query's own key counts where no other does
+#       weight =
+#         exp(score)
+#         * (
+#             [near(by_first)] +
+#             [near(by_second)] +
+#             [around_end(by_first, by_second)] +
+#             [around_end(by_second, by_first)]
+#           )
+#     }
+#
+# Plan: a tile of rows first … last visits keys up to last.
+# Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
+# Decoder: none: keys are ranked, and a later key changes the places of those before it.
+
+import bisect
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
+
+# How the kernels follow from the spec:
+# - once-a-token: what one token or one distance determines alone is computed once for it, not
+#   once for each pair.
+# - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
+# - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
+#   the same number of the row.
+# - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
+#   to: the rest adds 0.
+# - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
+#   are rescaled.
+
+# --- what the spec says ---------------------------------------------------------------------------
+# Positions are absolute: row r of batch entry b stands at q_start[b] + r, key c at k_start + c.
+
+_FAR = 1 << 62  # beyond every position
+
+
+class _Call(NamedTuple):
+    """Lengths and heads of one call, for patterns that read them."""
+
+    n: int
+    m: int
+    heads: int
+    head: int | Tensor
+
+
+def _segments(first, last, call):
+    """Intervals of positions that rows first … last touch, each with the part all of them see."""
+    return (((-_FAR, last + 1), (0, 0)),)
+
+
+def _related(
+    i,
+    j,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    call,
+):
+    """The pattern."""
+    return (j <= i) & (
+        ((0 <= R_of_row_5 - R_of_key_5) & (R_of_row_5 - R_of_key_5 <= 1))
+        | ((0 <= R_of_row_6 - R_of_key_6) & (R_of_row_6 - R_of_key_6 <= 1))
+        | (R_of_row_7 & R_of_key_7)
+        | (R_of_row_8 & R_of_key_8)
+    )
+
+
+# --- Triton kernels -------------------------------------------------------------------------------
+if triton is not None:
+    pass
+
+
+# --- one slab of rows -----------------------------------------------------------------------------
+# Scores of pairs are [batch, heads, rows, keys], numbers of rows [batch, heads, rows, 1]; vectors
+# are folded to [batch * kv heads, group * rows, width] for the products.
+
+
+def _forward_slab(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    R_of_row_2,
+    R_of_row_3,
+    R_of_row_4,
+    R_of_key,
+    R_of_key_2,
+    R_of_key_3,
+    R_of_key_4,
+    numbers,
+    slab,
+    chunks,
+    work,
+    call,
+    state,
+    finishes,
+):
+    """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
+    shape = slab.shape
+    i = slab.i
+    peak = q.new_full((*shape[:3], 1), torch.finfo(q.dtype).min)
+    rows = q.new_zeros((*shape[:3], 1))
+    total = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    if state is not None:
+        peak, rows, total = state
+    for chunk in chunks:
+        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        R_of_key_tile = _by_key(R_of_key, chunk, shape)
+        R_of_key_2_tile = _by_key(R_of_key_2, chunk, shape)
+        R_of_key_3_tile = _by_key(R_of_key_3, chunk, shape)
+        R_of_key_4_tile = _by_key(R_of_key_4, chunk, shape)
+        j = chunk.j
+        dot_qk_of_key = _product(q, k_of_key_tile, work[0], shape)
+        score = _where(i == j, -100.0, dot_qk_of_key, q)
+        _hide(score, chunk, -torch.inf, call)
+        new_peak = torch.maximum(peak, score.amax(-1, keepdim=True))
+        shrink = peak.sub_(new_peak).exp_()
+        peak = new_peak
+        weight = (
+            _where((0 <= R_of_row - R_of_key_tile) & (R_of_row - R_of_key_tile <= 1), 1.0, 0.0, q)
+            .add_(
+                _where(
+                    (0 <= R_of_row_2 - R_of_key_2_tile) & (R_of_row_2 - R_of_key_2_tile <= 1),
+                    1.0,
+                    0.0,
+                    q,
+                )
+            )
+            .add_(_where(R_of_row_3 & R_of_key_3_tile, 1.0, 0.0, q))
+            .add_(_where(R_of_row_4 & R_of_key_4_tile, 1.0, 0.0, q))
+            .mul_(score.sub_(peak).exp_())
+        )
+        _hide(weight, chunk, 0.0, call)
+        rows.mul_(shrink).add_(weight.sum(-1, keepdim=True))
+        total.mul_(_pairs(shrink, q)).baddbmm_(_pairs(weight, q), v_tile)
+    if not finishes:
+        return peak, rows, total
+    out = total.mul_(_pairs(_reciprocal(rows), q))
+    lse = peak + torch.log(rows)
+    return out, lse
+
+
+def _backward_slab(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    R_of_row_2,
+    R_of_row_3,
+    R_of_row_4,
+    R_of_key,
+    R_of_key_2,
+    R_of_key_3,
+    R_of_key_4,
+    d_out,
+    lse,
+    delta,
+    dv,
+    d_k_of_key,
+    numbers,
+    slab,
+    chunks,
+    work,
+    call,
+):
+    """Gradients of one slab: returns that of q and adds those of k_of_key and v to their totals."""
+    shape = slab.shape
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
+    i = slab.i
+    dq = q.new_zeros((*q.shape[:2], q.shape[-1]))
+    for chunk in chunks:
+        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        R_of_key_tile = _by_key(R_of_key, chunk, shape)
+        R_of_key_2_tile = _by_key(R_of_key_2, chunk, shape)
+        R_of_key_3_tile = _by_key(R_of_key_3, chunk, shape)
+        R_of_key_4_tile = _by_key(R_of_key_4, chunk, shape)
+        j = chunk.j
+        dot_qk_of_key = _product(q, k_of_key_tile, work[0], shape)
+        score = _where(i == j, -100.0, dot_qk_of_key, q)
+        _hide(score, chunk, -torch.inf, call)
+        weight = (
+            _where((0 <= R_of_row - R_of_key_tile) & (R_of_row - R_of_key_tile <= 1), 1.0, 0.0, q)
+            .add_(
+                _where(
+                    (0 <= R_of_row_2 - R_of_key_2_tile) & (R_of_row_2 - R_of_key_2_tile <= 1),
+                    1.0,
+                    0.0,
+                    q,
+                )
+            )
+            .add_(_where(R_of_row_3 & R_of_key_3_tile, 1.0, 0.0, q))
+            .add_(_where(R_of_row_4 & R_of_key_4_tile, 1.0, 0.0, q))
+            .mul_(score.sub_(lse).exp_())
+        )
+        kept = _hide(weight.clone(), chunk, 0.0, call)
+        dv[:, chunk.keys].baddbmm_(_pairs(kept, q).mT, d_out)
+        d_share = _product(d_out, v_tile, work[1], shape)
+        d_weight = d_share.sub_(delta)
+        d_exponent = d_weight.mul_(weight)
+        d_dot_qk_of_key = d_exponent.mul_(_where(i == j, 0.0, 1.0, q))
+        _hide(d_dot_qk_of_key, chunk, 0.0, call)
+        dq.baddbmm_(_pairs(d_dot_qk_of_key, q), k_of_key_tile)
+        d_k_of_key[:, chunk.keys].baddbmm_(_pairs(d_dot_qk_of_key, q).mT, q)
+    return (dq,)
+
+
+# --- lists: which keys rows meet, as the data say -------------------------------------------------
+# Entries are batch entries and heads. In an entry rows and keys may stand in another order than that of their
+# places; a tile holds some that stand side by side.
+
+_SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
+_ROWS, _KEYS = 64, 64  # of a tile
+
+
+class _Lists(NamedTuple):
+    """Which tiles of keys each tile of rows meets."""
+
+    rows: Tensor  # [entries, tiles, _ROWS]: the places of rows; n where there is none
+    keys: Tensor  # [entries, tiles, _KEYS]: the places of keys; m where there is none
+    in_order: tuple  # whether rows, and keys, stand in the order of their places, all of them
+    counts: Tensor  # [entries * tiles of rows]: how many tiles of keys each one meets
+    met: Tensor  # which, among those of the entry, one tile of rows after the other
+
+
+class _Slab(NamedTuple):
+    """Tiles of rows that are computed together, as batch entries."""
+
+    tiles: Tensor  # which, among those of all entries
+    batch: Tensor  # the batch entry of each
+    head: Tensor | slice  # the head of each
+    rows: Tensor  # [tiles, rows]: places; n where there is none
+    i: Tensor  # their positions, [tiles, 1, rows, 1]
+    shape: tuple  # tiles, heads, rows
+
+
+class _Chunk(NamedTuple):
+    """The keys that they meet."""
+
+    tiles: Tensor  # [tiles of rows, tiles of keys]
+    places: Tensor  # [tiles of rows, keys]; m where there is none
+    j: Tensor  # their positions, [tiles of rows, 1, 1, keys]
+    hidden: Tensor  # the pairs that are not related, [tiles of rows, heads or 1, rows, keys]
+    keys: slice = slice(None)
+
+    @property
+    def count(self):
+        return self.places.shape[1]
+
+
+def _wide(dtype):
+    """The type of scores and sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _of_entries(x, batch, heads):
+    """What the pattern asks of tokens, [batch or 1, heads or 1, tokens] -> [entries, tokens]."""
+    return x.expand(batch, heads, *x.shape[2:]).flatten(0, 1)
+
+
+def _searched(numbers, value, right, widen=0):
+    """How many of some numbers in order are less than a value of each row, or at most that.
+
+    Real values that were computed may be `widen`ed by what rounding is worth: -1 down, 1 up.
+    """
+    dtype = torch.promote_types(numbers.dtype, value.dtype)
+    numbers, value = numbers.to(dtype).contiguous(), value.to(dtype).contiguous()
+    if widen and dtype.is_floating_point:
+        most = (
+            numbers.abs().masked_fill(numbers == _most(dtype), 0).amax() if numbers.numel() else 0
+        )
+        value = value + widen * 8 * torch.finfo(dtype).eps * (value.abs() + most)
+    return torch.searchsorted(numbers, value, right=right)
+
+
+def _interval(low, high, holds, i, length):
+    """The places of keys that each row may be related to: low ... high - 1, where something holds."""
+    low = torch.as_tensor(low, device=i.device).expand(i.shape).clamp(min=0)
+    high = torch.as_tensor(high, device=i.device).expand(i.shape).minimum(length)
+    return low, torch.where(holds, high, 0) if isinstance(holds, Tensor) else high
+
+
+def _only(chosen, none):
+    """The places of chosen tokens in order, and `none` behind them; as many as the entry with most has."""
+    most = int(chosen.sum(1).amax()) if chosen.numel() else 0
+    order = (~chosen).to(torch.uint8).argsort(stable=True)[:, :most]
+    return order.masked_fill(~chosen.gather(1, order), none)
+
+
+def _places(keys, low, high, first=0):
+    """Runs of places as runs of keys in an order of which only some are part."""
+    keys = keys.contiguous()
+    return tuple(torch.searchsorted(keys, x.contiguous()) + first for x in (low, high))
+
+
+def _alike(of_rows, of_keys):
+    """Numbers of rows and keys in one type."""
+    dtype = torch.promote_types(of_rows.dtype, of_keys.dtype)
+    return of_rows.to(dtype), of_keys.to(dtype)
+
+
+def _sorted(numbers, dead, none):
+    """Keys in order of a number, and of place where these are equal, and the numbers; those left out stand last."""
+    keys = numbers.masked_fill(dead, _most(numbers.dtype)).argsort(stable=True)
+    keys = keys.gather(1, dead.gather(1, keys).to(torch.uint8).argsort(stable=True))
+    left_out = dead.gather(1, keys)
+    return keys.masked_fill(left_out, none), numbers.gather(1, keys).masked_fill(
+        left_out, _most(numbers.dtype)
+    )
+
+
+def _most(dtype):
+    """The largest number of a type."""
+    return torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def _tiles_of(order, none, width):
+    """Places in order, [entries, tokens] -> [entries, tiles, width]."""
+    order = nn.functional.pad(order, (0, -order.shape[1] % width), value=none)
+    return order.unflatten(1, (-1, width))
+
+
+def _listed(runs, rows, keys, in_order, n, m):
+    """The lists of some runs: the first key in order and the one after the last, for each row in its place."""
+    entries, tiles = rows.shape[:2]
+    at = rows.clamp(max=max(n - 1, 0)).flatten(1)
+    codes = []
+    for low, high in runs:
+        low, high = (x.expand(entries, n).gather(1, at).view(rows.shape) for x in (low, high))
+        met = (low < high) & (rows < n)
+        first = torch.where(met, low, keys.shape[1] * _KEYS).amin(-1).flatten()
+        stop = torch.where(met, high, 0).amax(-1).flatten()
+        tile = torch.arange(entries * tiles, device=rows.device)
+        codes.append(_codes(tile, first, stop, keys.shape[1]))
+    codes = codes[0] if len(codes) == 1 else torch.cat(codes).unique()
+    counts = torch.bincount(codes // keys.shape[1], minlength=entries * tiles)
+    in_order = in_order[0] and n % _ROWS == 0, in_order[1] and m % _KEYS == 0
+    return _Lists(rows, keys, in_order, counts, codes % keys.shape[1])
+
+
+def _codes(tile, low, high, tiles):
+    """Numbers of tiles of rows and of the tiles of keys, of so many, in which their runs of keys lie."""
+    first = low // _KEYS
+    count = ((high + _KEYS - 1) // _KEYS - first).clamp(min=0).masked_fill(low >= high, 0)
+    which = torch.arange(len(tile), device=tile.device).repeat_interleave(count)
+    within = torch.arange(len(which), device=tile.device) - (count.cumsum(0) - count)[which]
+    return tile[which] * tiles + first[which] + within
+
+
+@torch.no_grad()
+def _lists_0(
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    batch,
+    heads,
+    n,
+    m,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    device,
+):
+    """Which keys rows meet; positions of rows and what tokens say are [entries, tokens]."""
+    entries = batch * heads
+    row, place = (torch.arange(x, device=device).expand(entries, x) for x in (n, m))
+    i = row + q_start
+    if q_starts is not None:
+        i = i + q_starts[:, None].repeat_interleave(heads, 0)
+    length = torch.full((entries, 1), m, device=device)
+    if kv_lengths is not None:
+        length = kv_lengths.clamp(0, m)[:, None].repeat_interleave(heads, 0)
+    R_of_row_7 = _of_entries(R_of_row_7, batch, heads)
+    R_of_row_8 = _of_entries(R_of_row_8, batch, heads)
+    R_of_key_7 = _of_entries(R_of_key_7, batch, heads)
+    R_of_key_8 = _of_entries(R_of_key_8, batch, heads)
+    rows = row
+    dead = (place >= length) | ~(R_of_key_7 | R_of_key_8)
+    apart = R_of_key_7 & ~dead
+    others = _only(~apart & ~dead, m)
+    apart = _only(apart, m)
+    tiled = _tiles_of(rows, n, _ROWS)
+    runs = []
+    # j <= i & R_of_row_7 & R_of_key_7
+    low, high = _interval(0, i + 1 - k_start, R_of_row_7, i, length)
+    runs.append(_places(apart, low, high, first=-(-others.shape[1] // _KEYS) * _KEYS))
+    # j <= i & R_of_row_8 & R_of_key_8
+    low, high = _interval(0, i + 1 - k_start, R_of_row_8, i, length)
+    runs.append(_places(others, low, high))
+    runs.append(_places(apart, low, high, first=-(-others.shape[1] // _KEYS) * _KEYS))
+    keys = torch.cat([_tiles_of(x, m, _KEYS) for x in (others, apart)], 1)
+    return _listed(runs, tiled, keys, (True, False), n, m)
+
+
+def _related_0(
+    i,
+    j,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    call,
+):
+    """The pairs of a pass."""
+    return ((j <= i) & R_of_row_7 & R_of_key_7) | ((j <= i) & R_of_row_8 & R_of_key_8)
+
+
+@torch.no_grad()
+def _lists_1(
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    batch,
+    heads,
+    n,
+    m,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    device,
+):
+    """Which keys rows meet; positions of rows and what tokens say are [entries, tokens]."""
+    entries = batch * heads
+    row, place = (torch.arange(x, device=device).expand(entries, x) for x in (n, m))
+    i = row + q_start
+    if q_starts is not None:
+        i = i + q_starts[:, None].repeat_interleave(heads, 0)
+    length = torch.full((entries, 1), m, device=device)
+    if kv_lengths is not None:
+        length = kv_lengths.clamp(0, m)[:, None].repeat_interleave(heads, 0)
+    R_of_row_5 = _of_entries(R_of_row_5, batch, heads)
+    R_of_key_5 = _of_entries(R_of_key_5, batch, heads)
+    own, of_keys = _alike(R_of_row_5, R_of_key_5)
+    keys, numbers = _sorted(of_keys, place >= length, m)
+    rows = own.argsort(stable=True)
+    tiled = _tiles_of(rows, n, _ROWS)
+    runs = []
+    # j <= i & 0 <= R_of_row_5 - R_of_key_5 & R_of_row_5 - R_of_key_5 <= 1
+    low, high = _interval(0, i + 1 - k_start, True, i, length)
+    first, stop = (
+        _searched(numbers, R_of_row_5 - 1, False, widen=-1),
+        _searched(numbers, R_of_row_5, True),
+    )
+    runs.append((first, torch.where(low < high, stop, 0)))
+    return _listed(runs, tiled, _tiles_of(keys, m, _KEYS), (False, False), n, m)
+
+
+def _related_1(
+    i,
+    j,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    call,
+):
+    """The pairs of a pass."""
+    return ((j <= i) & (0 <= R_of_row_5 - R_of_key_5) & (R_of_row_5 - R_of_key_5 <= 1)) & (
+        ((j > i) | ~R_of_row_7 | ~R_of_key_7) & ((j > i) | ~R_of_row_8 | ~R_of_key_8)
+    )
+
+
+@torch.no_grad()
+def _lists_2(
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    batch,
+    heads,
+    n,
+    m,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    device,
+):
+    """Which keys rows meet; positions of rows and what tokens say are [entries, tokens]."""
+    entries = batch * heads
+    row, place = (torch.arange(x, device=device).expand(entries, x) for x in (n, m))
+    i = row + q_start
+    if q_starts is not None:
+        i = i + q_starts[:, None].repeat_interleave(heads, 0)
+    length = torch.full((entries, 1), m, device=device)
+    if kv_lengths is not None:
+        length = kv_lengths.clamp(0, m)[:, None].repeat_interleave(heads, 0)
+    R_of_row_6 = _of_entries(R_of_row_6, batch, heads)
+    R_of_key_6 = _of_entries(R_of_key_6, batch, heads)
+    own, of_keys = _alike(R_of_row_6, R_of_key_6)
+    keys, numbers = _sorted(of_keys, place >= length, m)
+    rows = own.argsort(stable=True)
+    tiled = _tiles_of(rows, n, _ROWS)
+    runs = []
+    # j <= i & 0 <= R_of_row_6 - R_of_key_6 & R_of_row_6 - R_of_key_6 <= 1
+    low, high = _interval(0, i + 1 - k_start, True, i, length)
+    first, stop = (
+        _searched(numbers, R_of_row_6 - 1, False, widen=-1),
+        _searched(numbers, R_of_row_6, True),
+    )
+    runs.append((first, torch.where(low < high, stop, 0)))
+    return _listed(runs, tiled, _tiles_of(keys, m, _KEYS), (False, False), n, m)
+
+
+def _related_2(
+    i,
+    j,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    call,
+):
+    """The pairs of a pass."""
+    return (
+        ((j <= i) & (0 <= R_of_row_6 - R_of_key_6) & (R_of_row_6 - R_of_key_6 <= 1))
+        & (((j > i) | ~R_of_row_7 | ~R_of_key_7) & ((j > i) | ~R_of_row_8 | ~R_of_key_8))
+        & ((j > i) | (0 > R_of_row_5 - R_of_key_5) | (R_of_row_5 - R_of_key_5 > 1))
+    )
+
+
+_PASSES = ((_lists_0, _related_0), (_lists_1, _related_1), (_lists_2, _related_2))
+
+
+def _slabs(
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    heads,
+    lists,
+    related,
+    n,
+    m,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """Tiles of rows that meet about as many tiles of keys, with these."""
+    device = lists.rows.device
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    counts, order = lists.counts.sort(stable=True)
+    begins = (lists.counts.cumsum(0) - lists.counts)[order]
+    counts, at = counts.tolist(), 0
+    while at < len(counts):
+        end = bisect.bisect_right(counts, counts[at] + counts[at] // 4, at)
+        while True:
+            scores = heads * _ROWS * _KEYS * max(counts[end - 1], 1)
+            most = max(1, _SCORES // scores)
+            if end - at <= most:
+                break
+            end = at + most
+        own, widest = order[at:end], counts[end - 1]
+        entry = own // tiles
+        batch, head = entry // heads, entry % heads
+        shape = (len(own), 1, _ROWS)
+        rows = lists.rows.flatten(0, 1)[own]
+        start = q_start if q_starts is None else q_start + q_starts[batch, None]
+        slab = _Slab(own, batch, head, rows, (rows + start)[:, None, :, None], shape)
+        if widest == 0:
+            yield slab, ()
+        else:
+            number = torch.arange(widest, device=device)
+            listed = lists.met[(begins[at:end, None] + number).clamp(max=len(lists.met) - 1)]
+            is_met = number < lists.counts[own, None]
+            listed = torch.where(is_met, listed, listed[:, :1])
+            places = (
+                lists.keys[entry[:, None], listed].masked_fill(~is_met[..., None], m).flatten(1)
+            )
+            j = (places + k_start)[:, None, None]
+            length = m if kv_lengths is None else kv_lengths.clamp(0, m)[batch, None, None, None]
+            seen = (places[:, None, None] < length) & (rows < n)[:, None, :, None]
+            R_of_row_5_own = _at_rows_of(R_of_row_5, slab)
+            R_of_row_6_own = _at_rows_of(R_of_row_6, slab)
+            R_of_row_7_own = _at_rows_of(R_of_row_7, slab)
+            R_of_row_8_own = _at_rows_of(R_of_row_8, slab)
+            R_of_key_5_own = _at_places(R_of_key_5, slab, places)[:, :, None]
+            R_of_key_6_own = _at_places(R_of_key_6, slab, places)[:, :, None]
+            R_of_key_7_own = _at_places(R_of_key_7, slab, places)[:, :, None]
+            R_of_key_8_own = _at_places(R_of_key_8, slab, places)[:, :, None]
+            call = _Call(n, m, heads, head[:, None, None, None])
+            hidden = ~(
+                related(
+                    slab.i,
+                    j,
+                    R_of_row_5_own,
+                    R_of_row_6_own,
+                    R_of_row_7_own,
+                    R_of_row_8_own,
+                    R_of_key_5_own,
+                    R_of_key_6_own,
+                    R_of_key_7_own,
+                    R_of_key_8_own,
+                    call,
+                )
+                & seen
+            )
+            yield slab, (_Chunk(entry[:, None] * most_keys + listed, places, j, hidden),)
+        at = end
+
+
+def _at_rows_of(x, slab):
+    """Something of each row, [batch or 1, heads or 1, n], of a slab's tiles: [tiles, heads or 1, rows, 1]."""
+    return _at_places(x, slab, slab.rows)[..., None]
+
+
+def _at_places(x, slab, places):
+    """Something of each token, [batch or 1, heads or 1, tokens], at the places of a slab's tiles or their keys."""
+    if x.shape[2] == 0:
+        return x.new_zeros(len(places), 1, places.shape[1], *x.shape[3:])
+    places = places.clamp(max=x.shape[2] - 1)
+    batch = slab.batch if x.shape[0] > 1 else torch.zeros_like(slab.batch)
+    head = slab.head if x.shape[1] > 1 else torch.zeros_like(slab.head)
+    return x[batch[:, None], head[:, None], places][:, None]
+
+
+def _hide(x, chunk, fill, call):
+    """Write `fill` where row and key are not related: bit by bit, which takes a tenth of what masks do."""
+    bits = x.view(torch.int64 if x.dtype == torch.float64 else torch.int32)
+    kept = -(~chunk.hidden).to(bits.dtype)
+    bits.bitwise_and_(kept)
+    if fill != 0:
+        bits.bitwise_or_(
+            ~kept & torch.tensor(fill, dtype=x.dtype, device=x.device).view(bits.dtype)
+        )
+    return x
+
+
+def _flat(x, dtype):
+    """[tiles, heads, ...] -> [tiles * heads, ...], a view where strides allow."""
+    return x.flatten(0, 1).to(dtype)
+
+
+def _pairs(x, q):
+    """[tiles, heads, rows, ...] -> [tiles * kv heads, group * rows, ...], as folded vectors lie."""
+    return x.reshape(*q.shape[:2], x.shape[-1])
+
+
+def _product(rows, keys, work, shape, factor=1):
+    """Scores of folded rows and keys, times a factor, written into the workspace."""
+    size = rows.shape[0] * rows.shape[1] * keys.shape[1]
+    out = work[:size].view(rows.shape[0], rows.shape[1], keys.shape[1])
+    return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
+
+
+def _workspace(slab, chunks, q, count, work):
+    """Memory for the scores of a slab, taken again while it is large enough."""
+    size = max((chunk.count for chunk in chunks), default=0)
+    for length in slab.shape:
+        size *= length
+    if work is None or work.shape[1] < size:
+        work = q.new_empty(count, size, dtype=_wide(q.dtype))
+    return work
+
+
+def _tiled_rows(x, lists):
+    """[batch, heads, n, ...] -> [entries * heads of an entry, tiles, rows, ...], with 0 where there is none."""
+    return _tiled(x.to(_wide(x.dtype)), lists.rows, lists.in_order[0])
+
+
+def _tiled_keys(x, lists, heads):
+    """[batch, kv heads, m, ...] -> [entries * heads of an entry, tiles, keys, ...], with 0 where there is none."""
+    x = x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+    return _tiled(x, lists.keys, lists.in_order[1])
+
+
+def _tiled(x, places, in_order):
+    """Tokens at their places in tiles; a view where they stand there already."""
+    batch, heads, tokens = x.shape[:3]
+    if in_order:
+        return x.flatten(0, 1).unflatten(1, (-1, places.shape[2]))
+    shape = (batch * heads, *places.shape[-2:], *x.shape[3:])
+    if tokens == 0:
+        return x.new_zeros(shape)
+    places = places.reshape(batch * heads, -1)
+    at = (
+        places.clamp(max=tokens - 1)
+        + tokens * torch.arange(batch * heads, device=x.device)[:, None]
+    )
+    tiles = x.flatten(0, 2).index_select(0, at.flatten())
+    tiles[places.flatten() == tokens] = 0
+    return tiles.view(shape)
+
+
+def _of_each_head(tiles, count, heads):
+    """Where tiles of entries, each of so many, lie for each head of these, [..., heads, tiles]."""
+    head = torch.arange(heads, device=tiles.device)[:, None]
+    tiles = tiles[:, None]
+    return (tiles // count * heads + head) * count + tiles % count
+
+
+def _rows_at(slab, tiles):
+    """Where the rows of a slab lie among the tiles of all heads."""
+    return _of_each_head(slab.tiles[:, None], tiles.shape[1], slab.shape[1]).flatten()
+
+
+def _rows_in(tiles, slab, kv_heads):
+    """A slab's rows, folded: [tiles * kv heads, group * rows, c]."""
+    own = tiles.flatten(0, 1).index_select(0, _rows_at(slab, tiles))
+    return own.view(len(slab.tiles) * kv_heads, -1, tiles.shape[-1])
+
+
+def _keys_in(tiles, chunks, heads):
+    """The keys that a slab meets, [tiles of rows, kv heads, keys, ...]."""
+    if not chunks:
+        return tiles.new_empty(0, heads, 0, *tiles.shape[3:])
+    at = _of_each_head(chunks[0].tiles, tiles.shape[1], heads)
+    met = tiles.flatten(0, 1).index_select(0, at.flatten())
+    return met.view(*at.shape[:2], -1, *tiles.shape[3:])
+
+
+def _put(tiles, slab, result):
+    """Write what a slab gives for its rows."""
+    tiles.flatten(0, 1).index_copy_(0, _rows_at(slab, tiles), result.reshape(-1, *tiles.shape[2:]))
+
+
+def _own(x, slab):
+    """What belongs to a slab's batch entries and heads, [batch or 1, heads or 1, 1, 1]."""
+    x = x[:, slab.head] if x.shape[1] > 1 else x.expand(-1, len(slab.tiles), -1, -1)
+    x = x[slab.batch, torch.arange(len(slab.tiles), device=x.device)] if x.shape[0] > 1 else x[0]
+    return x[:, None]
+
+
+def _entries_of(numbers, slab):
+    """The numbers of the slab's batch entries and heads."""
+    return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _add_tiles(total, sums, chunks):
+    """Add what a slab has added up for the keys that it meets, [tiles of rows, kv heads, keys, ...]."""
+    for chunk in chunks:
+        at = _of_each_head(chunk.tiles, total.shape[1], sums.shape[1]).flatten()
+        total.flatten(0, 1).index_add_(0, at, sums.view(-1, *total.shape[2:]))
+
+
+def _untiled_rows(tiles, lists, shape):
+    """[entries * heads of an entry, tiles, rows, ...] -> [batch, heads, n, ...]."""
+    batch, heads, n = shape
+    tiles = tiles.flatten(1, 2)
+    if lists.in_order[0]:
+        return tiles.unflatten(0, (batch, heads))
+    places = lists.rows.flatten(1).argsort(stable=True)[:, :n]
+    at = places + tiles.shape[1] * torch.arange(batch * heads, device=tiles.device)[:, None]
+    return tiles.flatten(0, 1).index_select(0, at.flatten()).view(batch, heads, n, *tiles.shape[2:])
+
+
+def _untiled_keys(tiles, lists, shape):
+    """Sums for keys in order, [entries * heads of an entry, tiles, keys, ...] -> [batch, kv heads, m, ...]."""
+    batch, kv_heads, m = shape[:3]
+    places, tiles = lists.keys.flatten(1), tiles.flatten(1, 2)
+    if lists.in_order[1]:
+        total = tiles
+    else:
+        total = tiles.new_zeros(len(tiles), m + 1, *tiles.shape[2:])
+        at = places + (m + 1) * torch.arange(len(tiles), device=tiles.device)[:, None]
+        total.flatten(0, 1).index_copy_(0, at.flatten(), tiles.flatten(0, 1))
+        total = total[:, :m]
+    return total.reshape(batch, kv_heads, len(total) // (batch * kv_heads), *total.shape[1:]).sum(2)
+
+
+def _unrounded(out, residual):
+    """`out` before rounding to 16 bits, which would drown differences in the backward pass."""
+    out = out.to(_wide(out.dtype))
+    return out + residual if residual.shape[-1] else out
+
+
+def _passes(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    R_of_row_2,
+    R_of_row_3,
+    R_of_row_4,
+    R_of_key,
+    R_of_key_2,
+    R_of_key_3,
+    R_of_key_4,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """The lists of a call, pass by pass, and which pairs are related."""
+    batch, heads, n, _ = q.shape
+    m = v.shape[2]
+    places = q_start, k_start, q_starts, kv_lengths, q.device
+    for lists, related in _PASSES:
+        yield (
+            lists(
+                R_of_row_5,
+                R_of_row_6,
+                R_of_row_7,
+                R_of_row_8,
+                R_of_key_5,
+                R_of_key_6,
+                R_of_key_7,
+                R_of_key_8,
+                batch,
+                heads,
+                n,
+                m,
+                *places,
+            ),
+            related,
+        )
+
+
+def _forward(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    R_of_row_2,
+    R_of_row_3,
+    R_of_row_4,
+    R_of_key,
+    R_of_key_2,
+    R_of_key_3,
+    R_of_key_4,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    keep_residual,
+):
+    """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    numbers, call = (), _Call(shape[2], m, shape[1], 0)
+    work, kv_heads = None, 1
+    states = None
+    with torch.autocast(q.device.type, enabled=False):
+        for at, (lists, related) in enumerate(
+            _passes(
+                q,
+                k_of_key,
+                v,
+                R_of_row,
+                R_of_row_2,
+                R_of_row_3,
+                R_of_row_4,
+                R_of_key,
+                R_of_key_2,
+                R_of_key_3,
+                R_of_key_4,
+                R_of_row_5,
+                R_of_row_6,
+                R_of_row_7,
+                R_of_row_8,
+                R_of_key_5,
+                R_of_key_6,
+                R_of_key_7,
+                R_of_key_8,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            )
+        ):
+            q_tiles = _tiled_rows(q, lists)
+            k_of_key_tiles = _tiled_keys(k_of_key, lists, shape[1])
+            v_tiles = _tiled_keys(v, lists, shape[1])
+            R_of_key_tiles = _tiled_keys(R_of_key, lists, shape[1])
+            R_of_key_2_tiles = _tiled_keys(R_of_key_2, lists, shape[1])
+            R_of_key_3_tiles = _tiled_keys(R_of_key_3, lists, shape[1])
+            R_of_key_4_tiles = _tiled_keys(R_of_key_4, lists, shape[1])
+            tiles = shape[0] * shape[1], *lists.rows.shape[1:]
+            finishes = at == len(_PASSES) - 1
+            own = None if states is None else [_tiled_rows(x, lists) for x in states]
+            widths = (
+                (
+                    (v.shape[-1],),
+                    (),
+                )
+                if finishes
+                else (
+                    (),
+                    (),
+                    (v.shape[-1],),
+                )
+            )
+            outs = [q.new_empty(*tiles, *width, dtype=wide) for width in widths]
+            for slab, chunks in _slabs(
+                R_of_row_5,
+                R_of_row_6,
+                R_of_row_7,
+                R_of_row_8,
+                R_of_key_5,
+                R_of_key_6,
+                R_of_key_7,
+                R_of_key_8,
+                shape[1],
+                lists,
+                related,
+                shape[2],
+                m,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            ):
+                work = _workspace(slab, chunks, q, 2, work)
+                state = (
+                    None
+                    if own is None
+                    else (
+                        _rows_in(own[0][..., None], slab, slab.shape[1]).view(*slab.shape, 1),
+                        _rows_in(own[1][..., None], slab, slab.shape[1]).view(*slab.shape, 1),
+                        _rows_in(own[2], slab, kv_heads),
+                    )
+                )
+                results = _forward_slab(
+                    _rows_in(q_tiles, slab, kv_heads), _keys_in(k_of_key_tiles, chunks, kv_heads),
+                    _keys_in(v_tiles, chunks, kv_heads), _at_rows_of(R_of_row, slab),
+                    _at_rows_of(R_of_row_2, slab), _at_rows_of(R_of_row_3, slab),
+                    _at_rows_of(R_of_row_4, slab), _keys_in(R_of_key_tiles, chunks, kv_heads),
+                    _keys_in(R_of_key_2_tiles, chunks, kv_heads),
+                    _keys_in(R_of_key_3_tiles, chunks, kv_heads),
+                    _keys_in(R_of_key_4_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab,
+                    chunks, work, call, state, finishes,
+                )  # fmt: skip
+                for out, result in zip(outs, results, strict=True):
+                    _put(out, slab, result)
+            states = [_untiled_rows(out, lists, shape) for out in outs]
+    outs = states
+    result = outs[0].to(q.dtype)
+    residual = outs[0] - result if keep_residual else outs[0][..., :0]
+    return result, *outs[1:], residual.to(q.dtype)
+
+
+def _backward(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    R_of_row_2,
+    R_of_row_3,
+    R_of_row_4,
+    R_of_key,
+    R_of_key_2,
+    R_of_key_3,
+    R_of_key_4,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """The gradients of q, k_of_key, v, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, R_of_key, R_of_key_2, R_of_key_3, R_of_key_4, R_of_row_5, R_of_row_6, R_of_row_7, R_of_row_8, R_of_key_5, R_of_key_6, R_of_key_7 and R_of_key_8."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    numbers, call = (), _Call(shape[2], m, shape[1], 0)
+    work, kv_heads = None, 1
+    d_k_of_key = k_of_key.new_zeros(k_of_key.shape, dtype=wide)
+    dv = v.new_zeros(v.shape, dtype=wide)
+    dq = q.new_zeros(q.shape, dtype=wide)
+    out = _unrounded(out, residual)
+    with torch.autocast(q.device.type, enabled=False):
+        for at, (lists, related) in enumerate(
+            _passes(
+                q,
+                k_of_key,
+                v,
+                R_of_row,
+                R_of_row_2,
+                R_of_row_3,
+                R_of_row_4,
+                R_of_key,
+                R_of_key_2,
+                R_of_key_3,
+                R_of_key_4,
+                R_of_row_5,
+                R_of_row_6,
+                R_of_row_7,
+                R_of_row_8,
+                R_of_key_5,
+                R_of_key_6,
+                R_of_key_7,
+                R_of_key_8,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            )
+        ):
+            q_tiles = _tiled_rows(q, lists)
+            k_of_key_tiles = _tiled_keys(k_of_key, lists, shape[1])
+            v_tiles = _tiled_keys(v, lists, shape[1])
+            R_of_key_tiles = _tiled_keys(R_of_key, lists, shape[1])
+            R_of_key_2_tiles = _tiled_keys(R_of_key_2, lists, shape[1])
+            R_of_key_3_tiles = _tiled_keys(R_of_key_3, lists, shape[1])
+            R_of_key_4_tiles = _tiled_keys(R_of_key_4, lists, shape[1])
+            dq_tiles = q.new_zeros(
+                shape[0] * shape[1], *lists.rows.shape[1:], q.shape[-1], dtype=wide
+            )
+            d_k_of_key_tiles = torch.zeros_like(k_of_key_tiles, dtype=wide)
+            dv_tiles = torch.zeros_like(v_tiles, dtype=wide)
+            d_out_tiles = _tiled_rows(d_out, lists)
+            out_tiles = _tiled_rows(out, lists)
+            for slab, chunks in _slabs(
+                R_of_row_5,
+                R_of_row_6,
+                R_of_row_7,
+                R_of_row_8,
+                R_of_key_5,
+                R_of_key_6,
+                R_of_key_7,
+                R_of_key_8,
+                shape[1],
+                lists,
+                related,
+                shape[2],
+                m,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            ):
+                work = _workspace(slab, chunks, q, 2, work)
+                d_rows = _rows_in(d_out_tiles, slab, kv_heads)
+                delta = (d_rows * _rows_in(out_tiles, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+                delta -= _at_rows_of(d_lse, slab)
+                d_k_of_key_own = d_k_of_key.new_zeros(
+                    len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, k_of_key.shape[-1]
+                )
+                dv_own = dv.new_zeros(
+                    len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, v.shape[-1]
+                )
+                results = _backward_slab(
+                    _rows_in(q_tiles, slab, kv_heads), _keys_in(k_of_key_tiles, chunks, kv_heads),
+                    _keys_in(v_tiles, chunks, kv_heads), _at_rows_of(R_of_row, slab),
+                    _at_rows_of(R_of_row_2, slab), _at_rows_of(R_of_row_3, slab),
+                    _at_rows_of(R_of_row_4, slab), _keys_in(R_of_key_tiles, chunks, kv_heads),
+                    _keys_in(R_of_key_2_tiles, chunks, kv_heads),
+                    _keys_in(R_of_key_3_tiles, chunks, kv_heads),
+                    _keys_in(R_of_key_4_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab),
+                    delta, dv_own.flatten(0, 1), d_k_of_key_own.flatten(0, 1),
+                    _entries_of(numbers, slab), slab, chunks, work, call,
+                )  # fmt: skip
+                for total, result in zip((dq_tiles,), results, strict=True):
+                    _put(total, slab, result)
+                _add_tiles(d_k_of_key_tiles, d_k_of_key_own, chunks)
+                _add_tiles(dv_tiles, dv_own, chunks)
+            d_k_of_key += _untiled_keys(d_k_of_key_tiles, lists, d_k_of_key.shape)
+            dv += _untiled_keys(dv_tiles, lists, dv.shape)
+            dq += _untiled_rows(dq_tiles, lists, shape)
+    return (
+        dq.to(q.dtype),
+        d_k_of_key.to(k_of_key.dtype),
+        dv.to(v.dtype),
+        torch.zeros_like(R_of_row),
+        torch.zeros_like(R_of_row_2),
+        torch.zeros_like(R_of_row_3),
+        torch.zeros_like(R_of_row_4),
+        torch.zeros_like(R_of_key),
+        torch.zeros_like(R_of_key_2),
+        torch.zeros_like(R_of_key_3),
+        torch.zeros_like(R_of_key_4),
+        torch.zeros_like(R_of_row_5),
+        torch.zeros_like(R_of_row_6),
+        torch.zeros_like(R_of_row_7),
+        torch.zeros_like(R_of_row_8),
+        torch.zeros_like(R_of_key_5),
+        torch.zeros_like(R_of_key_6),
+        torch.zeros_like(R_of_key_7),
+        torch.zeros_like(R_of_key_8),
+    )
+
+
+# --- the same in plain operations: for compilers, and for second derivatives ----------------------
+# Scores of pairs are [tiles of rows, heads, 1, rows, keys].
+
+
+def _scores(rows, keys):
+    """[tiles, heads, 1, rows, d] and [tiles, heads, 1, keys, d] -> scores."""
+    return rows @ keys.mT
+
+
+def _lifted(numbers):
+    """Numbers of heads with an axis between heads and rows."""
+    return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _call_of(q, v):
+    heads = torch.arange(q.shape[1], device=q.device)[:, None, None, None]
+    return _Call(q.shape[2], v.shape[2], q.shape[1], heads)
+
+
+def _weights_of(
+    q,
+    k_of_key,
+    R_of_row,
+    R_of_row_2,
+    R_of_row_3,
+    R_of_row_4,
+    R_of_key,
+    R_of_key_2,
+    R_of_key_3,
+    R_of_key_4,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    i,
+    j,
+    hidden,
+    numbers,
+    call,
+):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    dot_qk_of_key = _scores(q, k_of_key)
+    score = _where(i == j, -100.0, dot_qk_of_key, q)
+    exponent_kept = score.masked_fill(hidden, -torch.inf)
+    peak = _maximum(exponent_kept.detach().amax(-1, keepdim=True), torch.finfo(q.dtype).min)
+    weight = (
+        _where((0 <= R_of_row - R_of_key) & (R_of_row - R_of_key <= 1), 1.0, 0.0, q)
+        + _where((0 <= R_of_row_2 - R_of_key_2) & (R_of_row_2 - R_of_key_2 <= 1), 1.0, 0.0, q)
+        + _where(R_of_row_3 & R_of_key_3, 1.0, 0.0, q)
+        + _where(R_of_row_4 & R_of_key_4, 1.0, 0.0, q)
+    ) * torch.exp(exponent_kept - peak)
+    kept = weight.masked_fill(hidden, 0.0)
+    rows = kept.sum(-1, keepdim=True)
+    lse = peak + _safe_log(rows)
+    return kept, rows, (lse,)
+
+
+def _batched(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    R_of_row_2,
+    R_of_row_3,
+    R_of_row_4,
+    R_of_key,
+    R_of_key_2,
+    R_of_key_3,
+    R_of_key_4,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """What `_forward` returns, slab by slab in operations that autograd knows."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    group = 1
+    numbers, call = (), _Call(shape[2], m, shape[1], 0)
+    # All passes at once: each row meets every key, which takes more work than lists do.
+    lists, related = _everything(q, v), _related
+    q_tiles = _tiled_rows(q, lists)
+    k_of_key_tiles = _tiled_keys(k_of_key, lists, shape[1])
+    v_tiles = _tiled_keys(v, lists, shape[1])
+    R_of_key_tiles = _tiled_keys(R_of_key, lists, shape[1])
+    R_of_key_2_tiles = _tiled_keys(R_of_key_2, lists, shape[1])
+    R_of_key_3_tiles = _tiled_keys(R_of_key_3, lists, shape[1])
+    R_of_key_4_tiles = _tiled_keys(R_of_key_4, lists, shape[1])
+
+    def windows(tiles, chunks, dtype=wide):  # keys of each query head
+        own = _keys_in(tiles, chunks, len(tiles) // len(lists.keys)).to(dtype)
+        return own.repeat_interleave(group, 1)[:, :, None]
+
+    order, parts = [], []
+    for slab, chunks in _slabs(
+        R_of_row_5,
+        R_of_row_6,
+        R_of_row_7,
+        R_of_row_8,
+        R_of_key_5,
+        R_of_key_6,
+        R_of_key_7,
+        R_of_key_8,
+        shape[1],
+        lists,
+        related,
+        shape[2],
+        m,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+    ):
+        chunks = chunks or (_no_keys(slab, lists, m),)
+        hidden = chunks[0].hidden[:, :, None]
+        i, j = slab.i[:, :, None], chunks[0].j[:, :, None]
+        own = _lifted(_entries_of(numbers, slab))
+        weight, norm, numbers_of_rows = _weights_of(
+            _rows_in(q_tiles, slab, slab.shape[1]).view(*slab.shape[:2], 1, _ROWS, -1),
+            windows(k_of_key_tiles, chunks),
+            _at_rows_of(R_of_row, slab)[:, :, None],
+            _at_rows_of(R_of_row_2, slab)[:, :, None],
+            _at_rows_of(R_of_row_3, slab)[:, :, None],
+            _at_rows_of(R_of_row_4, slab)[:, :, None],
+            windows(R_of_key_tiles, chunks, R_of_key.dtype)[..., None, :],
+            windows(R_of_key_2_tiles, chunks, R_of_key_2.dtype)[..., None, :],
+            windows(R_of_key_3_tiles, chunks, R_of_key_3.dtype)[..., None, :],
+            windows(R_of_key_4_tiles, chunks, R_of_key_4.dtype)[..., None, :],
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            i,
+            j,
+            hidden,
+            own,
+            call,
+        )
+        seen = (chunks[0].places < m)[:, None, None, :, None]
+        out = weight @ windows(v_tiles, chunks).masked_fill(~seen, 0)
+        if norm is not None:
+            out = out * _reciprocal(norm)
+        rest = (x.expand(*slab.shape[:2], 1, _ROWS, 1) for x in numbers_of_rows)
+        parts.append((out, *rest))
+        order.append(_rows_at(slab, lists.rows))
+    back = torch.cat(order).argsort()
+    tiles = shape[0] * shape[1], lists.rows.shape[1]
+    outs = [
+        torch.cat(each).flatten(0, 2)[back].unflatten(0, tiles) for each in zip(*parts, strict=True)
+    ]
+    outs = [_untiled_rows(each, lists, shape) for each in outs]
+    return outs[0].to(q.dtype), *(each[..., 0] for each in outs[1:])
+
+
+def _everything(q, v):
+    """Lists in which rows meet all keys."""
+    entries = q.shape[0] * q.shape[1]
+    rows, keys = (torch.arange(x.shape[2], device=q.device).expand(entries, -1) for x in (q, v))
+    rows, keys = _tiles_of(rows, q.shape[2], _ROWS), _tiles_of(keys, v.shape[2], _KEYS)
+    tiles, count = rows.shape[0] * rows.shape[1], keys.shape[1]
+    counts, met = (
+        torch.full((tiles,), count, device=q.device),
+        torch.arange(count, device=q.device).repeat(tiles),
+    )
+    return _Lists(rows, keys, (False, False), counts, met)
+
+
+def _no_keys(slab, lists, m):
+    """A tile of keys of which none is related."""
+    places = torch.full((len(slab.tiles), _KEYS), m, device=slab.tiles.device)
+    hidden = torch.ones(
+        len(slab.tiles), 1, _ROWS, _KEYS, dtype=torch.bool, device=slab.tiles.device
+    )
+    first = slab.tiles // lists.rows.shape[1] * lists.keys.shape[1]
+    return _Chunk(first[:, None], places, places[:, None, None], hidden)
+
+
+# --- what the passes read -------------------------------------------------------------------------
+
+
+def _operands(q, k, v, R, q_start, k_start, q_starts, kv_lengths, choices=None):
+    """What the passes read: what each token and each distance determines alone."""
+    batch = q.shape[0]
+    heads = q.shape[1]
+    kv_heads = heads
+    n = q.shape[2]
+    m = k.shape[2]
+    d = q.shape[-1]
+    dtype = q.dtype
+    wide = _wide(dtype)
+    device = q.device
+    head = torch.arange(heads, device=device)[:, None, None]
+    i = _positions(n, q_start, q_starts, device)
+    hidden = _hidden(kv_lengths, m, device)
+    with torch.autocast(q.device.type, enabled=False):
+        k_wide = _seen(_of_heads(k.to(wide), heads), hidden)
+        k_of_key = _vectors(
+            k_wide
+            / torch.sqrt((k_wide * k_wide).sum(-1, keepdim=True) / k.shape[-1] + 1e-06)
+            / math.sqrt(d),
+            batch,
+            kv_heads,
+            m,
+            dtype,
+        )
+        R_entry = _looked_up(R.to(wide), head, 0).squeeze(-3)
+        first_2 = _chosen(
+            choices,
+            "first",
+            lambda: (_joined(k_wide @ R_entry, -(k_wide @ R_entry))).argmax(-1, keepdim=True),
+            batch,
+            heads,
+            m,
+        )
+        by_first = _chosen(choices, "by_first", lambda: _rank(first_2, hidden), batch, heads, m)
+        own_key = i - k_start
+        _within(own_key, m, "the keys", "i - k_start", 2)
+        by_first_at_row = _at_rows(by_first, q_start - k_start, q_starts, n, heads)
+        R_of_row = _exact_of(by_first_at_row // 64, batch, heads, n)
+        R_entry_2 = _looked_up(R.to(wide), head, 1).squeeze(-3)
+        second = _chosen(
+            choices,
+            "second",
+            lambda: (_joined(k_wide @ R_entry_2, -(k_wide @ R_entry_2))).argmax(-1, keepdim=True),
+            batch,
+            heads,
+            m,
+        )
+        by_second = _chosen(choices, "by_second", lambda: _rank(second, hidden), batch, heads, m)
+        by_second_at_row = _at_rows(by_second, q_start - k_start, q_starts, n, heads)
+        R_of_row_2 = _exact_of(by_second_at_row // 64, batch, heads, n)
+        R_of_row_3 = _exact_of(by_first_at_row // 64 == 0, batch, heads, n)
+        R_of_row_4 = _exact_of(by_second_at_row // 64 == 0, batch, heads, n)
+        R_of_key = _exact_of(by_first // 64, batch, kv_heads, m)
+        R_of_key_2 = _exact_of(by_second // 64, batch, kv_heads, m)
+        R_of_key_3 = _exact_of(by_second // 64 == (m - 1) // 64, batch, kv_heads, m)
+        R_of_key_4 = _exact_of(by_first // 64 == (m - 1) // 64, batch, kv_heads, m)
+        R_of_row_5 = (by_first_at_row // 64)[..., 0]
+        R_of_row_6 = (by_second_at_row // 64)[..., 0]
+        R_of_row_7 = (by_first_at_row // 64 == 0)[..., 0]
+        R_of_row_8 = (by_second_at_row // 64 == 0)[..., 0]
+        R_of_key_5 = (by_first // 64)[..., 0]
+        R_of_key_6 = (by_second // 64)[..., 0]
+        R_of_key_7 = (by_second // 64 == (m - 1) // 64)[..., 0]
+        R_of_key_8 = (by_first // 64 == (m - 1) // 64)[..., 0]
+    return (
+        q,
+        k_of_key,
+        _vectors(_of_heads(v, heads), batch, kv_heads, m, dtype),
+        R_of_row,
+        R_of_row_2,
+        R_of_row_3,
+        R_of_row_4,
+        R_of_key,
+        R_of_key_2,
+        R_of_key_3,
+        R_of_key_4,
+        R_of_row_5,
+        R_of_row_6,
+        R_of_row_7,
+        R_of_row_8,
+        _facts_of_heads(R_of_key_5, heads),
+        _facts_of_heads(R_of_key_6, heads),
+        _facts_of_heads(R_of_key_7, heads),
+        _facts_of_heads(R_of_key_8, heads),
+    )
+
+
+def _maximum(a, b):
+    """The larger of two tensors or numbers."""
+    if isinstance(a, Tensor):
+        return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
+    return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
+
+
+def _where(condition, a, b, q=None):
+    """torch.where, also for conditions that are the same for all and for two plain numbers."""
+    if not isinstance(condition, Tensor):
+        chosen, other = (a, b) if condition else (b, a)
+        spread = isinstance(other, Tensor) and not isinstance(chosen, Tensor)
+        return torch.full_like(other, chosen) if spread else chosen
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        dtype = torch.float64 if q is None else _wide(q.dtype)
+        a = torch.tensor(a, dtype=dtype, device=condition.device)
+    return torch.where(condition, a, b)
+
+
+def _reciprocal(x):
+    """1 / x, and 0 where x is 0: a row without weights gives 0."""
+    if not isinstance(x, Tensor):
+        return 1.0 / x if x else 0.0
+    return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
+
+
+def _safe_log(x):
+    """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
+
+
+def _expect_data(name, x, sizes, axes, kind, q):
+    """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(not x.is_nested, name, "nested", "a dense tensor")
+    _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+    _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
+    _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    if kind == "whole numbers":
+        _expect(not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, kind)
+    elif kind == "truth values":
+        _expect(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "vectors":
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+    else:
+        either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
+        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
+
+
+def _positions(count, start, starts, device):
+    """Positions of tokens, [batch or 1, 1, tokens, 1]."""
+    at = torch.arange(count, device=device)[:, None] + start
+    return at[None, None] if starts is None else at + starts[:, None, None, None]
+
+
+def _hidden(kv_lengths, m, device):
+    """Which keys the lengths hide, [batch, 1, m, 1], if there are lengths."""
+    if kv_lengths is None:
+        return None
+    return (torch.arange(m, device=device) >= kv_lengths[:, None])[:, None, :, None]
+
+
+def _seen(x, hidden):
+    """Something of each key, 0 where it is hidden: nothing of what stands there is read."""
+    return x if hidden is None else x.masked_fill(hidden, 0)
+
+
+def _rank(x, hidden):
+    """The place of each key in order of a whole number, and of position where these are equal; hidden keys last."""
+    order = x.argsort(dim=2, stable=True)
+    if hidden is not None:
+        order = order.gather(
+            2, hidden.expand(x.shape).gather(2, order).to(torch.uint8).argsort(dim=2, stable=True)
+        )
+    place = torch.arange(x.shape[2], device=x.device)[:, None].expand(x.shape)
+    return torch.empty_like(order).scatter_(2, order, place)
+
+
+def _chosen(choices, name, made, batch, heads, length):
+    """A choice of tokens, [batch, heads, tokens, 1]: the caller's, or else made here and noted down."""
+    if choices is not None and name in choices:
+        return choices[name][..., None]
+    found = made()
+    found = found[:, :: max(found.shape[1] // heads, 1)].expand(batch, heads, length, 1)
+    if choices is not None:
+        choices[name] = found[..., 0]
+    return found
+
+
+def _choices_of(choices, expected, q):
+    """A copy of the caller's choices; refused where they have another name, shape, type or range than they can."""
+    choices = {} if choices is None else dict(choices)
+    for name, x in choices.items():
+        _expect(name in expected, "choices", repr(name), " or ".join(expected))
+        shape, low, end = expected[name]
+        about = f'choices["{name}"]'
+        _expect(isinstance(x, Tensor), about, type(x).__name__, "a tensor")
+        _expect(tuple(x.shape) == shape, about, list(x.shape), list(shape))
+        _expect(
+            not x.is_floating_point() and x.dtype != torch.bool, about, x.dtype, "whole numbers"
+        )
+        _expect(
+            x.device == q.device, about, f"on {x.device}", f"the device of the data, {q.device}"
+        )
+        if end is not None and x.numel() and not _is_shape_only(x) and _at_hand(x):
+            fits = ((x >= low) & (x < end)).all()
+            if x.device.type != "cpu":
+                torch._assert_async(fits)
+            elif not fits:
+                _expect(False, about, f"{int(x.min())} … {int(x.max())}", f"{low} … {end - 1}")
+        choices[name] = x.long()
+    return choices
+
+
+def _joined(x, y):
+    """The features of one vector after those of another."""
+    shape = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+    return torch.cat((x.expand(*shape, -1), y.expand(*shape, -1)), -1)
+
+
+def _at_rows(x, first, starts, n, heads):
+    """Something of keys, [batch, kv heads, m, width], for n queries that stand where they do."""
+    x = x if x.shape[1] in (1, heads) else x.repeat_interleave(heads // x.shape[1], 1)
+    if starts is None:
+        return x[:, :, first : first + n]
+    at = torch.arange(n, device=x.device)[:, None] + (starts + first)[:, None, None, None]
+    at = at.clamp(0, max(x.shape[2] - 1, 0))  # compilers do not see that it lies within
+    batch = max(x.shape[0], at.shape[0])
+    return x.expand(batch, *x.shape[1:]).gather(2, at.expand(batch, x.shape[1], n, x.shape[3]))
+
+
+def _vectors(x, batch, heads, length, dtype):
+    """Vectors of tokens with every axis."""
+    return x.to(dtype).expand(batch, heads, length, x.shape[-1])
+
+
+def _exact_of(x, batch, heads, length):
+    """Whole numbers or truth values of tokens with every axis, [batch, heads, tokens], as they are."""
+    return x.expand(batch, heads, length, 1)[..., 0]
+
+
+def _looked_up(table, *at):
+    """Entries of a table at indices [batch, heads, tokens, 1]: of numbers, vectors or matrices."""
+    flat = torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=table.device)
+    for index, size in zip(at, table.shape, strict=False):
+        index = torch.as_tensor(index, device=table.device).long().clamp(0, size - 1)
+        flat = flat * size + index
+    entries = table.flatten(0, len(at) - 1)
+    shape = entries.shape[1:] or (1,)
+    entries, flat = entries.flatten(1) if entries.dim() > 1 else entries[:, None], flat[..., 0]
+    if not table.is_floating_point():
+        return entries[flat].unflatten(-1, shape)
+    return nn.functional.embedding(flat, entries).unflatten(-1, shape)
+
+
+def _at_hand(x):
+    """Whether numbers can be looked at: not while compilers trace, nor those of vmap."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return False
+        x = torch._C._functorch.get_unwrapped(x)
+    return True
+
+
+def _within(index, size, name, text, axis, distance=None, low=0, high=0):
+    """Refuse an index outside its axis; of distances, those low … high are met."""
+    if not isinstance(index, Tensor) or index.numel() == 0 or not _at_hand(index):
+        return
+    if distance is not None:  # the last one is never met
+        met = (distance >= low) & (distance <= high)
+        index = torch.where(met, index, 0)[..., :-1, :]
+    _expect_within(index, size, name, text, axis)
+
+
+def _expect_within(index, size, name, text, axis):
+    if index.numel() == 0:
+        return
+    if not index.device.type == "cpu":
+        torch._assert_async(((index >= 0) & (index < size)).all())
+        return
+    low, high = int(index.min()), int(index.max())
+    expected = f"0 … {size - 1}, the entries along axis {axis}"
+    _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
+
+
+def _by_key(x, chunk, shape):
+    """[batch, kv heads, m] -> the chunk's [batch, heads, 1, keys], each by its key head."""
+    return x[:, :, None, chunk.keys].repeat_interleave(shape[1] // x.shape[1], 1)
+
+
+def _of_heads(x, heads):
+    """Something of each key head for every query head; no copy where these are as many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def _facts_of_heads(x, heads):
+    """What a pattern asks of a key of each key head, for every query head."""
+    return x if x.shape[1] in (1, heads) else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+# --- autograd and dispatch ------------------------------------------------------------------------
+
+
+def _run(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    R_of_row_2,
+    R_of_row_3,
+    R_of_row_4,
+    R_of_key,
+    R_of_key_2,
+    R_of_key_3,
+    R_of_key_4,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    form,
+    keep_residual,
+):
+    run = _launch_forward if form == "triton" else _forward
+    return run(
+        q,
+        k_of_key,
+        v,
+        R_of_row,
+        R_of_row_2,
+        R_of_row_3,
+        R_of_row_4,
+        R_of_key,
+        R_of_key_2,
+        R_of_key_3,
+        R_of_key_4,
+        R_of_row_5,
+        R_of_row_6,
+        R_of_row_7,
+        R_of_row_8,
+        R_of_key_5,
+        R_of_key_6,
+        R_of_key_7,
+        R_of_key_8,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+        keep_residual,
+    )
+
+
+def _run_backward(*args):
+    *args, form = args
+    run = _launch_backward if form == "triton" else _backward
+    return run(*args)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        q,
+        k_of_key,
+        v,
+        R_of_row,
+        R_of_row_2,
+        R_of_row_3,
+        R_of_row_4,
+        R_of_key,
+        R_of_key_2,
+        R_of_key_3,
+        R_of_key_4,
+        R_of_row_5,
+        R_of_row_6,
+        R_of_row_7,
+        R_of_row_8,
+        R_of_key_5,
+        R_of_key_6,
+        R_of_key_7,
+        R_of_key_8,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+        form,
+        keep_residual,
+    ):
+        return _run(
+            q,
+            k_of_key,
+            v,
+            R_of_row,
+            R_of_row_2,
+            R_of_row_3,
+            R_of_row_4,
+            R_of_key,
+            R_of_key_2,
+            R_of_key_3,
+            R_of_key_4,
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            form,
+            keep_residual,
+        )
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        (
+            q,
+            k_of_key,
+            v,
+            R_of_row,
+            R_of_row_2,
+            R_of_row_3,
+            R_of_row_4,
+            R_of_key,
+            R_of_key_2,
+            R_of_key_3,
+            R_of_key_4,
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            *ctx.numbers,
+            q_starts,
+            kv_lengths,
+            ctx.form,
+            _,
+        ) = inputs
+        ctx.save_for_backward(
+            q,
+            k_of_key,
+            v,
+            R_of_row,
+            R_of_row_2,
+            R_of_row_3,
+            R_of_row_4,
+            R_of_key,
+            R_of_key_2,
+            R_of_key_3,
+            R_of_key_4,
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            *output,
+            q_starts,
+            kv_lengths,
+        )
+        ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        grads = _Gradient.apply(
+            *saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form
+        )
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        *args, keep_residual = args  # only here is it seen whether what is mapped has gradients
+        args = (*args, keep_residual or _keeps_residual(*args[:19]))
+        return _each_vmap(_Attention, info, in_dims, args)
+
+
+class _Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_batched`."""
+
+    @staticmethod
+    def forward(*args):
+        return _run_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *saved, ctx.form = inputs
+        ctx.numbers = saved[-4:-2]
+        gradients = saved[-6:-4]
+        ctx.save_for_backward(*saved[:19], *gradients, *saved[-2:])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        (
+            q,
+            k_of_key,
+            v,
+            R_of_row,
+            R_of_row_2,
+            R_of_row_3,
+            R_of_row_4,
+            R_of_key,
+            R_of_key_2,
+            R_of_key_3,
+            R_of_key_4,
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            *gradients,
+            q_starts,
+            kv_lengths,
+        ) = ctx.saved_tensors
+        (
+            dq,
+            d_k_of_key,
+            dv,
+            d_R_of_row,
+            d_R_of_row_2,
+            d_R_of_row_3,
+            d_R_of_row_4,
+            d_R_of_key,
+            d_R_of_key_2,
+            d_R_of_key_3,
+            d_R_of_key_4,
+            d_R_of_row_5,
+            d_R_of_row_6,
+            d_R_of_row_7,
+            d_R_of_row_8,
+            d_R_of_key_5,
+            d_R_of_key_6,
+            d_R_of_key_7,
+            d_R_of_key_8,
+        ) = grads
+
+        def differentiable(q, k_of_key, v):
+            outs = _batched(
+                q,
+                k_of_key,
+                v,
+                R_of_row,
+                R_of_row_2,
+                R_of_row_3,
+                R_of_row_4,
+                R_of_key,
+                R_of_key_2,
+                R_of_key_3,
+                R_of_key_4,
+                R_of_row_5,
+                R_of_row_6,
+                R_of_row_7,
+                R_of_row_8,
+                R_of_key_5,
+                R_of_key_6,
+                R_of_key_7,
+                R_of_key_8,
+                *ctx.numbers,
+                q_starts,
+                kv_lengths,
+            )
+            return (outs[0], outs[1])
+
+        def gradient(q, k_of_key, v, *gradients):
+            return torch.func.vjp(differentiable, q, k_of_key, v)[1](gradients)
+
+        inputs = q, k_of_key, v, *gradients
+        dq, d_k_of_key, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](
+            (
+                dq,
+                d_k_of_key,
+                dv,
+            )
+        )
+        return (
+            dq,
+            d_k_of_key,
+            dv,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            *(None,) * 3,
+            *d_gradients,
+            *(None,) * 5,
+        )
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _each_vmap(_Gradient, info, in_dims, args)
+
+
+def _each_vmap(function, info, in_dims, args):
+    """One call for each entry of the mapped axis: what has no batch axis cannot take it up."""
+
+    def own(x, axis, at):
+        return x if axis is None else x.select(axis, at)
+
+    calls = [
+        function.apply(*(own(x, axis, at) for x, axis in zip(args, in_dims, strict=True)))
+        for at in range(info.batch_size)
+    ]
+    outs = tuple(torch.stack(each) for each in zip(*calls, strict=True))
+    return outs, (0,) * len(outs)
+
+
+# Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
+_OPERATOR = "reformer_library_a527d681"
+_library = torch.library.Library("attncc", "FRAGMENT")
+
+
+def _register():
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"{places}, str form"
+    inputs = (
+        "Tensor q, Tensor k_of_key, Tensor v, Tensor R_of_row, Tensor R_of_row_2, Tensor "
+        "R_of_row_3, Tensor R_of_row_4, Tensor R_of_key, Tensor R_of_key_2, Tensor "
+        "R_of_key_3, Tensor R_of_key_4, Tensor R_of_row_5, Tensor R_of_row_6, Tensor "
+        "R_of_row_7, Tensor R_of_row_8, Tensor R_of_key_5, Tensor R_of_key_6, Tensor "
+        "R_of_key_7, Tensor R_of_key_8"
+    )
+    _library.define(
+        f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
+    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = (
+        "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
+        "Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    )
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
+    _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
+    _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}", lib=_library)
+    def _(
+        q,
+        k_of_key,
+        v,
+        R_of_row,
+        R_of_row_2,
+        R_of_row_3,
+        R_of_row_4,
+        R_of_key,
+        R_of_key_2,
+        R_of_key_3,
+        R_of_key_4,
+        R_of_row_5,
+        R_of_row_6,
+        R_of_row_7,
+        R_of_row_8,
+        R_of_key_5,
+        R_of_key_6,
+        R_of_key_7,
+        R_of_key_8,
+        *numbers,
+    ):
+        out = q.new_empty(*q.shape[:3], v.shape[-1])
+        return (
+            out,
+            q.new_empty(q.shape[:3], dtype=_wide(q.dtype)),
+            q.new_empty(*q.shape[:3], v.shape[-1] if numbers[-1] else 0),
+        )
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}_backward", lib=_library)
+    def _(
+        q,
+        k_of_key,
+        v,
+        R_of_row,
+        R_of_row_2,
+        R_of_row_3,
+        R_of_row_4,
+        R_of_key,
+        R_of_key_2,
+        R_of_key_3,
+        R_of_key_4,
+        R_of_row_5,
+        R_of_row_6,
+        R_of_row_7,
+        R_of_row_8,
+        R_of_key_5,
+        R_of_key_6,
+        R_of_key_7,
+        R_of_key_8,
+        *rest,
+    ):
+        return (
+            q.new_empty(q.shape),
+            k_of_key.new_empty(k_of_key.shape),
+            v.new_empty(v.shape),
+            R_of_row.new_empty(R_of_row.shape),
+            R_of_row_2.new_empty(R_of_row_2.shape),
+            R_of_row_3.new_empty(R_of_row_3.shape),
+            R_of_row_4.new_empty(R_of_row_4.shape),
+            R_of_key.new_empty(R_of_key.shape),
+            R_of_key_2.new_empty(R_of_key_2.shape),
+            R_of_key_3.new_empty(R_of_key_3.shape),
+            R_of_key_4.new_empty(R_of_key_4.shape),
+            R_of_row_5.new_empty(R_of_row_5.shape),
+            R_of_row_6.new_empty(R_of_row_6.shape),
+            R_of_row_7.new_empty(R_of_row_7.shape),
+            R_of_row_8.new_empty(R_of_row_8.shape),
+            R_of_key_5.new_empty(R_of_key_5.shape),
+            R_of_key_6.new_empty(R_of_key_6.shape),
+            R_of_key_7.new_empty(R_of_key_7.shape),
+            R_of_key_8.new_empty(R_of_key_8.shape),
+        )
+
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
+        grads = run(*saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    def setup_context(ctx, inputs, output):
+        _Attention.setup_context(ctx, inputs, output)
+
+    torch.library.register_autograd(
+        f"attncc::{_OPERATOR}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+if not hasattr(torch.ops.attncc, _OPERATOR):  # a copy of this file may have been loaded already
+    _register()
+
+
+# --- the functional form --------------------------------------------------------------------------
+
+
+def _expect(holds, name, found, expected):
+    if not holds:
+        raise ValueError(f"reformer_library: {name} is {found}, expected {expected}")
+
+
+def _check(q, k, v, R, kv_lengths, q_start, k_start):
+    """Refuse what the kernels would misread, with the argument's name."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+        _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+        _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+        _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    batch, heads, _, width = q.shape
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    _expect(
+        k.shape[0] == batch and v.shape[0] == batch, "the batch", shapes, "one size in q, k and v"
+    )
+    _expect(heads > 0 and k.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % k.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of k's")
+    _expect(
+        v.shape[1:3] == k.shape[1:3],
+        "v",
+        list(v.shape),
+        f"the heads and length of k {list(k.shape)}",
+    )
+    _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
+    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect_data("R", R, (heads, 2, q.shape[-1], 16), "[heads, 2, d, 16]", "numbers", q)
+    for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
+        if isinstance(x, Tensor):
+            _expect(
+                x.shape == (batch,),
+                name,
+                list(x.shape),
+                f"one number for each of {batch} batch entries",
+            )
+            _expect(
+                not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
+            )
+            _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _expect_number(name, x, least):
+    """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
+    traced = isinstance(x, torch.SymInt)
+    if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
+        expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
+        raise ValueError(f"reformer_library: {name} is {x!r}, expected {expected}")
+
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _form(form, q):
+    """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
+    _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
+    if form is None:
+        return (
+            "triton" if triton is not None and q.is_cuda and q.dtype != torch.float64 else "torch"
+        )
+    if form == "triton":
+        _expect(triton is not None, "form", "'triton'", "triton to be installed")
+        _expect(
+            q.dtype != torch.float64,
+            "q",
+            q.dtype,
+            "float32, bfloat16 or float16 for the Triton form",
+        )
+        running = q.is_cuda or triton.knobs.runtime.interpret
+        _expect(running, "q", f"on {q.device}", "a GPU for the Triton form, or TRITON_INTERPRET=1")
+    return form
+
+
+def _prepared(q, k, v, R, kv_lengths, q_start, k_start):
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("q", q), ("k", k), ("v", v), ("R", R)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    device = q.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
+    _check(q, k, v, R, kv_lengths, q_start, k_start)
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k.shape[2] - q.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    return q, k, v, R, q_start, k_start, q_starts, kv_lengths
+
+
+def _keeps_residual(*operands):
+    """Whether backward will need what rounding takes from the results: in 16 bits it does."""
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    return wanted and operands[0].element_size() == 2
+
+
+def _is_shape_only(x):
+    """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
+    return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+def _expected_choices(q, k, v, R, k_start):
+    """The shape of each choice, its least number, and the first number above its range where it has one."""
+    return {
+        "first": ((q.shape[0], q.shape[1], k.shape[2]), 0, 2 * R.shape[-1]),
+        "by_first": ((q.shape[0], q.shape[1], k.shape[2]), 0, k.shape[2]),
+        "second": ((q.shape[0], q.shape[1], k.shape[2]), 0, 2 * R.shape[-1]),
+        "by_second": ((q.shape[0], q.shape[1], k.shape[2]), 0, k.shape[2]),
+    }
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    R: Tensor,
+    *,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    return_lse: bool = False,
+    form: str | None = None,
+    choices: dict[str, Tensor] | None = None,
+    return_choices: bool = False,
+):
+    """Two rounds of sorted chunks in a circle; a key counts as often as it is seen (Reformer in
+    Hugging Face's transformers).
+
+    Args:
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; e up to 256.
+        R: [heads, 2, d, 16], given; float32 or as q.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        return_lse: also return the natural logarithm of each row's normaliser.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        choices: some of what the spec chooses by comparing, in place of what it would choose.
+        return_choices: also return what was chosen, by name.
+
+    Returns:
+        [batch, heads, n, e]; rows without keys are 0.
+        With return_lse also [batch, heads, n], -inf for rows without weights.
+        With return_choices last of all a dict of whole numbers: first [batch, heads, m]; by_first [batch, heads, m]; second [batch, heads, m]; by_second [batch, heads, m].
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
+    prepared = _prepared(q, k, v, R, kv_lengths, q_start, k_start)
+    choices = _choices_of(choices, _expected_choices(q, k, v, R, k_start), q)
+    prepared = *_operands(*prepared, choices=choices), *prepared[4:]
+    form = _form(form, prepared[0])
+    keep_residual = _keeps_residual(*prepared[:19])
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+        outs = _Attention.apply(*prepared, form, keep_residual)
+    else:
+        outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form, keep_residual)
+    results = (outs[0], *(outs[1],) * return_lse, *(choices,) * return_choices)
+    return results if len(results) > 1 else outs[0]
+
+
+def weights(
+    q, k, v, R, *, rows=slice(None), kv_lengths=None, q_start=None, k_start=0, choices=None
+):
+    """The weights of some rows over their normalisers, [batch, heads, rows, m]: for pictures."""
+    _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
+    prepared = _prepared(q, k, v, R, kv_lengths, q_start, k_start)
+    choices = _choices_of(choices, _expected_choices(q, k, v, R, k_start), q)
+    prepared = *_operands(*prepared, choices=choices), *prepared[4:]
+    (
+        q,
+        k_of_key,
+        v,
+        R_of_row,
+        R_of_row_2,
+        R_of_row_3,
+        R_of_row_4,
+        R_of_key,
+        R_of_key_2,
+        R_of_key_3,
+        R_of_key_4,
+        R_of_row_5,
+        R_of_row_6,
+        R_of_row_7,
+        R_of_row_8,
+        R_of_key_5,
+        R_of_key_6,
+        R_of_key_7,
+        R_of_key_8,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+    ) = prepared
+    heads, kv_heads, m = q.shape[1], k_of_key.shape[1], k_of_key.shape[2]
+    wide, device = _wide(q.dtype), q.device
+    row = torch.arange(q.shape[2], device=device)[rows]
+    i = row + q_start
+    i = i[None] if q_starts is None else i + q_starts[:, None]
+    place = torch.arange(m, device=device)
+    length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
+    i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
+    seen = place[None, None, None, None] < length
+    call = _call_of(q, k_of_key)
+    hidden = ~(
+        _related(
+            i,
+            j,
+            R_of_row_5[:, :, None, rows, None],
+            R_of_row_6[:, :, None, rows, None],
+            R_of_row_7[:, :, None, rows, None],
+            R_of_row_8[:, :, None, rows, None],
+            R_of_key_5[:, :, None, None],
+            R_of_key_6[:, :, None, None],
+            R_of_key_7[:, :, None, None],
+            R_of_key_8[:, :, None, None],
+            call,
+        )
+        & seen
+    )
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def own(x, dtype=wide):  # [batch, heads, n, c] -> [batch, heads, 1, rows, c]
+        return x.to(dtype)[:, :, None, rows]
+
+    def windows(x, dtype=wide):  # [batch, kv heads, m, c] -> [batch, heads, 1, m, c]
+        return x.to(dtype)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
+
+    numbers = _lifted(())
+    weight, norm, _ = _weights_of(
+        own(q),
+        windows(k_of_key),
+        own(R_of_row[..., None], R_of_row.dtype),
+        own(R_of_row_2[..., None], R_of_row_2.dtype),
+        own(R_of_row_3[..., None], R_of_row_3.dtype),
+        own(R_of_row_4[..., None], R_of_row_4.dtype),
+        windows(R_of_key[..., None], R_of_key.dtype).mT,
+        windows(R_of_key_2[..., None], R_of_key_2.dtype).mT,
+        windows(R_of_key_3[..., None], R_of_key_3.dtype).mT,
+        windows(R_of_key_4[..., None], R_of_key_4.dtype).mT,
+        R_of_row_5,
+        R_of_row_6,
+        R_of_row_7,
+        R_of_row_8,
+        R_of_key_5,
+        R_of_key_6,
+        R_of_key_7,
+        R_of_key_8,
+        i,
+        j,
+        hidden,
+        numbers,
+        call,
+    )
+    weight = weight if norm is None else weight * _reciprocal(norm)
+    return weight[:, :, 0]
+
+
+class Attention(nn.Module):
+    """`attention` as a module without parameters."""
+
+    def __init__(self, form: str | None = None):
+        super().__init__()
+        self.form = form
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, R: Tensor, **options):
+        """See `attention`; `options` are its other arguments."""
+        return attention(q, k, v, R, form=self.form, **options)
+
+    def extra_repr(self) -> str:
+        return f"form={self.form}"

@@ -1,0 +1,223 @@
+"""What a spec chooses by comparing: buckets, orders and best keys, as values that callers ask for and pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attncc.check.calls import inputs_of
+from attncc.check.choices import faults, with_choices
+from attncc.check.compare import compare
+from attncc.check.oracle import dense
+from attncc.check.sizes import Case
+from tests.modules import Built, build
+
+BODIES = {
+    "buckets": "input R[d, 4]; let b = hash(k, R); pattern = causal & b[i] == b[j]",
+    "buckets of each head": "input R[H, 2, d, 4]; let b = hash(k, R[h, 1]); pattern = b[i] == b[j] | i == j",
+    "buckets of rows": "input R[H, d, 4]; let a = hash(q, R[h]); let b = hash(k, R[h]); pattern = a == b | i == j",
+    "buckets in weights": "input R[d, 4]; let b = hash(k, R); weight = exp(score) * (1 + [b[i] == b[j]])",
+    "a code of two": "input R[2, d, 2]; let a = hash(k, R[0]); let b = hash(k, R[1]); let c = 4 * a + b; "
+    "pattern = c[i] == c[j]",
+    "sorted chunks": "input R[d, 4]; let b = hash(k, R); let s = rank(b); pattern = 0 <= s[i] // 4 - s[j] // 4 <= 1",
+    "the best": "pattern = top(3)",
+    "the best of a window": "let best = top(3, by = dot(q, k) - abs(i - j), among = window(6)); pattern = best",
+    "the best beside a window": "let best = top(2, by = score, among = causal); pattern = window(2) | best",
+    "the best that are marked": "input t[B, m]: bool; pattern = top(3, among = t) | i == j",
+    "the best of a bucket": "input R[d, 2]; let b = hash(k, R); pattern = top(2, among = b[i] == b[j])",
+    "branches": "input R[d, 4]; let b = hash(k, R); branch near { pattern = b[i] == b[j] }; "
+    "branch far { let best = top(2); pattern = best }; combine = near + far",
+}
+CALLS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "lengths": {"kv_lengths": torch.tensor([12, 10])},
+    "offsets": {"q_start": 4, "k_start": 2},
+}
+
+
+def data_of(built: Built, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    sizes = {"B": 2, "n": 9, "m": 12, "d": 6, "e": 5}
+
+    def shape(name: str) -> list[int]:
+        each = next(x for x in built.spec.data if x.name == name)
+        heads = 2 if each.is_column else 4
+        return [
+            axis if isinstance(axis, int) else heads if axis.value == "H" else sizes[axis.value] for axis in each.axes
+        ]  # type: ignore[union-attr]
+
+    made = {each.name: torch.randn(shape(each.name), generator=generator, dtype=dtype) for each in built.spec.data}
+    return {each.name: made[each.name] > 0 if each.truth else made[each.name] for each in built.spec.data}
+
+
+@pytest.fixture(scope="module", params=BODIES)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(f"attention chosen {{ {BODIES[request.param]} }}", tmp_path_factory.mktemp("modules"))
+
+
+def grads(out: Tensor, data: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    seed = torch.randn(out.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(out.dtype)
+    return torch.autograd.grad(out, [x for x in data.values() if x.requires_grad], seed, materialize_grads=True)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_results_equal_the_oracle(built: Built, call: dict[str, object]) -> None:
+    data = {name: x.requires_grad_(x.is_floating_point()) for name, x in data_of(built).items()}
+    wanted = dense(built.spec, *data.values(), **call).out  # type: ignore[arg-type]
+    out = built.module.attention(*data.values(), **call)
+    torch.testing.assert_close(out, wanted)
+    for one, other in zip(grads(out, data), grads(wanted, data), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_choices_are_returned_and_taken(built: Built, call: dict[str, object]) -> None:
+    data = {name: x.requires_grad_(x.is_floating_point()) for name, x in data_of(built).items()}
+    out, choices = built.module.attention(*data.values(), return_choices=True, **call)
+    again = built.module.attention(*data.values(), choices=choices, **call)
+    assert torch.equal(again, out)
+    assert all(torch.equal(one, other) for one, other in zip(grads(again, data), grads(out, data), strict=True))
+    others = {name: x.flip(0) for name, x in choices.items()}
+    found, same = built.module.attention(*data.values(), choices=others, return_choices=True, **call)
+    assert all(torch.equal(same[name], x) for name, x in others.items())
+    wanted = dense(built.spec, *data.values(), choices=others, **call).out  # type: ignore[arg-type]
+    torch.testing.assert_close(found, wanted)
+    for one, other in zip(grads(found, data), grads(wanted, data), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_single_precision_is_right_under_its_own_choices(built: Built) -> None:
+    case = Case(batch=2, heads=4, kv_heads=2, n=70, m=70, d=8, e=8, dtype=torch.float32, name="case")
+    verdict = compare(built.module, built.spec, case, "torch")
+    assert verdict.ok, verdict.text
+
+
+def test_a_wrong_choice_is_found(built: Built) -> None:
+    case = Case(batch=2, heads=4, kv_heads=2, n=40, m=40, d=8, e=8, dtype=torch.float32, name="case")
+    inputs = with_choices(built.module, None, built.spec, case, inputs_of(built.spec, case))
+    assert faults(built.spec, case, inputs) == []
+    for name in [each for each in inputs if each.startswith("choice ")]:
+        moved = inputs[name].roll(1, 2)
+        assert faults(built.spec, case, inputs | {name: moved}), name
+
+
+def test_what_is_not_a_choice_is_refused(built: Built) -> None:
+    data = data_of(built)
+    _, choices = built.module.attention(*data.values(), return_choices=True)
+    name, one = next(iter(choices.items()))
+
+    def refused(given: dict[str, Any], text: str) -> None:
+        with pytest.raises(ValueError, match=text):
+            built.module.attention(*data.values(), choices=given)
+
+    refused({"other": one}, "other")
+    refused({name: one[:1]}, "expected")
+    refused({name: one.double()}, "whole numbers")
+    refused({name: one.tolist()}, "a tensor")
+    if name != "c":  # arithmetic of choices may have any number
+        refused({name: one + 100}, "100|1[0-9][0-9]")
+
+
+@pytest.mark.parametrize("name", ["buckets of each head", "sorted chunks", "the best beside a window"])
+def test_compilers_and_transformations(name: str, tmp_path: Path) -> None:
+    built = build(f"attention chosen {{ {BODIES[name]} }}", tmp_path)
+    data = data_of(built, torch.float32)
+    wanted = built.module.attention(*data.values())
+    torch.testing.assert_close(torch.compile(built.module.attention, backend="eager")(*data.values()), wanted)
+
+    def own(q: Tensor) -> Tensor:
+        return built.module.attention(**{**data, "q": q})  # type: ignore[no-any-return]
+
+    qs = torch.stack([data["q"], -data["q"]])
+    torch.testing.assert_close(torch.func.vmap(own)(qs), torch.stack([own(each) for each in qs]))
+    exact = data_of(built)
+
+    def of_values(v: Tensor) -> Tensor:
+        return built.module.attention(**{**exact, "v": v, "q": exact["q"]})  # type: ignore[no-any-return]
+
+    assert torch.autograd.gradcheck(of_values, exact["v"].requires_grad_())
+
+
+# --- meanings ---------------------------------------------------------------------------------------------------------
+
+
+def chosen(body: str, folder: Path, *data: Tensor, **call: object) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = build(f"attention chosen {{ {body} }}", folder).module.attention(
+        *data, return_choices=True, **call
+    )[-1]
+    return found
+
+
+def plain(m: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(1, 1, m, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    return q, k, v
+
+
+def test_the_first_of_equal_features_is_the_largest(tmp_path: Path) -> None:
+    q, _, v = plain()
+    k = torch.tensor([[1, 3, 3, 2], [0, 0, 0, 0], [5, 1, 5, 5], [-1, -2, -1, -3], [1, 2, 3, 4], [4, 3, 2, 1]])
+    found = chosen("let a = argmax(k); pattern = a[i] == a[j]", tmp_path, q, k[None, None].double(), v)
+    assert found["a"].tolist() == [[[1, 0, 0, 0, 3, 0]]]
+
+
+def test_features_are_joined_in_order(tmp_path: Path) -> None:
+    q, k, v = plain()
+    found = chosen("let a = argmax(join(k, -2 * k)); pattern = a[i] == a[j]", tmp_path, q, k, v)
+    assert torch.equal(found["a"], torch.cat((k, -2 * k), -1).argmax(-1))
+
+
+def test_ranks_are_places_in_a_stable_order_and_hidden_keys_stand_last(tmp_path: Path) -> None:
+    q, k, v = plain()
+    b = torch.tensor([[[3, -1, 3, 0, 99, -7]]])
+    body = "input b[B, H, m]: int; let s = rank(b); pattern = s[i] >= s[j]"
+    built = build(f"attention ranked {{ {body} }}", tmp_path)
+    seen = built.module.weights(q, k, b, kv_lengths=4) > 0
+    assert seen[0, 0].sum(-1).tolist() == [3, 1, 4, 2, 4, 4]
+    assert torch.equal(dense(built.spec, q, k, v, b, kv_lengths=4).weights > 0, seen)
+
+
+def test_of_equal_numbers_the_first_keys_are_chosen(tmp_path: Path) -> None:
+    q, k, v = plain()
+    body = "input w[B, m]; let best = top(3, by = w[j], among = j != 1 & j < 5); pattern = best"
+    w = torch.tensor([[1.0, 9, 2, 1, 1, 9]], dtype=torch.float64)
+    assert chosen(body, tmp_path, q, k, v, w)["best"][0, 0].tolist() == [[0, 2, 3]] * 6
+    few = chosen(body, tmp_path, q, k, v, w, kv_lengths=3)["best"][0, 0].tolist()
+    assert few == [[0, 2, -1]] * 6
+
+
+def test_steps_decode_buckets(tmp_path: Path) -> None:
+    body = "input R[H, d, 2]; let b = hash(k, R[h]); pattern = causal & b[i] == b[j]"
+    module = build(f"attention chosen {{ {body} }}", tmp_path).module
+    q, k, v = (torch.randn(2, 4, 12, 6, generator=torch.Generator().manual_seed(at)) for at in range(3))
+    R = torch.randn(4, 6, 2, generator=torch.Generator().manual_seed(9))
+    whole = module.attention(q, k, v, R)
+    out, cache = module.prefill(q[:, :, :7], k[:, :, :7], v[:, :, :7], R)
+    outs = [out]
+    for at in range(7, 12):
+        out, cache = module.step(*(x[:, :, at : at + 1] for x in (q, k, v)), R, cache)
+        outs.append(out)
+    torch.testing.assert_close(torch.cat(outs, 2), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_memory_of_the_best_keys_grows_with_the_slab(tmp_path: Path) -> None:
+    """Numbers of all pairs would be 1 GiB; a slab has 2^22."""
+    module = build("attention chosen { pattern = top(4, among = causal) }", tmp_path).module
+    assert module._BEST == 1 << 22
+    seen: list[int] = []
+    inner = module._numbers_for_top
+
+    def watched(*data: Tensor, rows: slice, **call: object) -> Tensor:
+        seen.append(rows.stop - rows.start)
+        found: Tensor = inner(*data, rows=rows, **call)
+        return found
+
+    module._numbers_for_top = watched
+    q, k, v = (torch.randn(1, 1, 4096, 4) for _ in range(3))
+    module.attention(q, k, v)
+    assert max(seen) * 4096 <= 1 << 22
+    assert sum(seen) == 4096
