@@ -102,7 +102,7 @@ class Operands:
 
     @property
     def batched(self) -> frozenset[str]:
-        """The tables that have."""
+        """The tables that have an axis of batch entries."""
         return frozenset(each.name for each in self.core.of_kind(Kind.TABLE) if self.has_batch(each))
 
     def is_whole(self, operand: Operand) -> bool:

@@ -243,7 +243,7 @@ class FieldResolver:
             self._error("E211", "the pattern is not affine in the positions", *labels, notes=notes)
 
     def _check_tables(self, spec: Spec, bindings: Bindings) -> None:
-        """Tables of batch entries and of blocks are for patterns."""
+        """Tables of batch entries and of blocks are for patterns, unless they have no gradient."""
         for name, field in (
             ("score", spec.score),
             ("weight", spec.weight),
@@ -254,8 +254,8 @@ class FieldResolver:
             if found is not None:
                 label = Label(found.span or field.span or spec.span, "expected in `pattern`")
                 notes = (
-                    "a table with an axis B or of blocks says which pairs are related",
-                    "tables that weights read have axes H, d, e and whole numbers",
+                    "a table of real numbers with an axis B or of blocks says which pairs are related",
+                    "those that weights read have axes H, d, e and whole numbers, or hold `int` or `bool`",
                 )
                 self._error("E207", f"`{found.name}` cannot be read in `{name}`", label, notes=notes)
                 return

@@ -84,9 +84,9 @@ def join(one: Side, other: Side) -> Side:
 
 
 def of_patterns_alone(expr: Expr, data: Mapping[str, Data]) -> Entry | None:
-    """An entry of a table that only patterns may read: one with an axis B, or of blocks."""
+    """An entry of a table that only patterns may read: one of real numbers with an axis B, or of blocks."""
     for node in walk(expr):
-        if isinstance(node, Entry):
+        if isinstance(node, Entry) and data[node.name].is_real:
             axes = data[node.name].axes
             if Size.BATCH in axes or any(isinstance(axis, Blocks) for axis in axes):
                 return node

@@ -17,11 +17,16 @@ _ATOM = 8  # how tight a call binds
 
 
 class PatternPrinter:
-    """Prints `_segments` and `_related`, of a whole pattern or of a piece."""
+    """Prints `_segments` and `_related`, of a whole pattern or of a piece.
 
-    def __init__(self, used: set[str], batched: Collection[str] = ()) -> None:
+    Args:
+        used: gets the names of helpers.
+        batched: tables of which each batch entry has its own part.
+    """
+
+    def __init__(self, used: set[str], batched: frozenset[str] = frozenset()) -> None:
         self._used = used
-        self._batched = batched  # tables that have an axis of batch entries
+        self._batched = batched
 
     def host(self, expr: Expr) -> str:
         """The text of plain numbers."""
@@ -133,13 +138,13 @@ class PatternPrinter:
 class _PairWriter(ExpressionWriter):
     """Writes predicates that may look tables up."""
 
-    batched: Collection[str] = ()
+    batched: frozenset[str] = frozenset()
 
     def _written(self, expr: Expr) -> tuple[int, str]:
         if not isinstance(expr, Entry):
             return super()._written(expr)
         self.used.add("_picked")
-        at = list(map(self.write, expr.indices))
+        at = [*map(self.write, expr.indices)]
         if expr.name in self.batched:
             self.used.add("_batch_entries")
             at.insert(0, f"_batch_entries({expr.name}, i.dim())")
