@@ -179,12 +179,12 @@ def random_listed_pattern(pick: Pick, depth: int) -> tuple[str, Holds]:
             return f"by_head [{one}, {other}]", lambda x: its(x) if x.h % 2 else mine(x)
 
 
-def listed_spec(pattern: str, first: int = 0, low: int = 0) -> str:
-    """The text of a spec with this pattern, in which `first` and `low` are those of the call."""
-    read = set(re.findall(r"[a-z_]+", pattern))
+def listed_spec(pattern: str, first: int = 0, low: int = 0, more: tuple[str, ...] = ()) -> str:
+    """The text of a spec with this pattern and more lines, in which `first` and `low` are those of the call."""
+    read = {word for each in (pattern, *more) for word in re.findall(r"[a-z_]+", each)}
     if "shift" in read:
         read.add("doc")
     declared = [text for name, text in DECLARED.items() if name in read]
     lets = ["let shift = doc[i] - doc[j]"] * ("shift" in read)
-    lines = "".join(f"  {line}\n" for line in (*declared, *lets, f"pattern = {pattern}"))
+    lines = "".join(f"  {line}\n" for line in (*declared, *lets, f"pattern = {pattern}", *more))
     return f"{_WORDS}attention random(first = {first}, low = {low}) {{\n{lines}}}\n"

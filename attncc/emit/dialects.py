@@ -107,7 +107,8 @@ def torch_dialect(rows: str) -> Dialect:
     return replace(TORCH, select=f"_where({{0}}, {{1}}, {{2}}, {rows})", real=f"({{0}}).to({rows}.dtype)")
 
 
-PATTERN = replace(TORCH, select="_where({0}, {1}, {2})")  # whole numbers only
+# Numbers of patterns keep the types that they have, so that whole ones are compared exactly.
+PATTERN = replace(TORCH, select="_where({0}, {1}, {2})", real="({0}).double()", real_operands=False)
 
 HOST = Dialect(
     functions={

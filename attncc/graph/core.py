@@ -127,6 +127,9 @@ TAKEN_NAMES = frozenset(
     "at blocked blocks form grads hidden joined k_start kv_at kv_head kv_lengths lane length new_peak numbers_of_rows "
     "outs own place prepared q_start q_starts rest results run run_group seen shrink store width value_width windows "
     "x d_out d_lse d_rows dq dk dv len range slice tuple abs "
+    # of lists in torch
+    "apart begins bisect counts dead end enumerate finishes is_met listed lists met most most_keys number of_keys order "
+    "others places result runs scores start stop tiled tiles told widest widths "
     # of decoders
     "cache carried found full held state states "
     # of the kernels
@@ -141,7 +144,7 @@ TAKEN_NAMES = frozenset(
 
 # How the graph names what it makes of quantities and operands.
 _MADE = re.compile(
-    r"(d|dot|part_of|slope|rows|weight|inverse|exponent)_.*|.*_(\d+|kept|term|constant|factor|total|entry|asked|listed)"
+    r"(d|dot|part_of|slope|rows|weight|inverse|exponent)_.*|.*_(\d+|kept|term|constant|factor|total|entry|asked|listed|own|tiles)"
 )
 
 

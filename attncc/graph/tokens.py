@@ -34,6 +34,7 @@ from attncc.spec.expr import (
     Member,
     Name,
     Negate,
+    Not,
     Reduce,
     Rotate,
     RowSum,
@@ -236,6 +237,7 @@ class _Splitter:
         if isinstance(inner, Token):
             return Local(self._direct(inner.name, kind, exact=exact), span=expr.span)
         base = hint or next((node.name for node in walk(inner) if isinstance(node, Entry | Token)), None) or "number"
+        base = f"not_{base}" if isinstance(inner, Not) else base
         return Local(self._derived(inner, kind, base, exact=exact), span=expr.span)
 
     def _apart(self, found: Parted, other: Callable[[Expr], Expr], operand: Callable[[Expr, Side], Expr]) -> Expr:

@@ -17,6 +17,7 @@ from attncc.plan.derivation import divided_step, domain_steps, token_refusals, t
 from attncc.plan.domain import analyse
 from attncc.plan.in_pieces import pieces_of
 from attncc.plan.later_keys import refuse_later_keys
+from attncc.plan.list_steps import with_lists
 from attncc.plan.lists import LIST, lists_of
 from attncc.plan.model import Mixture, Passes, Plan, Planned, Slabs
 from attncc.plan.outer import outer
@@ -149,6 +150,8 @@ def plan_core(spec: Spec) -> Plan:
             states, reason = None, "its exponentials may be large: only a running maximum keeps them in range"
     by_states, not_by_states = state_steps(states, reason, graph)
     by_domain, not_by_domain = domain_steps(domain, pieces, why_whole, spec.pattern, graph)
+    if lists is not None:
+        by_domain, not_by_domain = with_lists(lists, core.pattern, by_domain, not_by_domain)
     at_least_zero = (each.name for each in core.derived if each.value is not None and never_negative(each.value))
     fixed = _fixed(spec, core)
     gradients = differentiate(graph, frozenset(at_least_zero), fixed, factors_last=states is None)

@@ -18,9 +18,11 @@ from attncc.plan.ranges import HeadClass, Interval, Segment
 from attncc.rewrite.reassociate import States
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
+    TRUE,
     And,
     Binary,
     BinaryOp,
+    Call,
     Compare,
     CompareOp,
     Const,
@@ -69,10 +71,17 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Keys told by a table: those of a block of positions, for every row of the table that a row reads."""
+    """Keys told by a table: those of a block of positions, for every row of the table that a row reads.
+
+    Attributes:
+        entry: of the table, in which the last index is the block.
+        width: of a block, in keys.
+        holds: the predicate of the entry, which alone decides.
+    """
 
     entry: Entry
-    width: int  # of a block, in keys
+    width: int
+    holds: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,7 @@ class Pass:
     Attributes:
         pattern: the pairs of this pass; no pair is in two.
         order: by which numbers rows and keys are sorted; None where they stand in the order of their places.
-        rows_first: rows for which this holds have tiles of their own.
+        rows_first: rows for which this holds have tiles of their own, where there are fewer of these then.
         alive: keys for which this does not hold are related to no row, and are left out.
         apart: keys for which this holds stand apart from the others, side by side.
     """
@@ -172,7 +181,11 @@ def lists_of(core: Core, data: dict[str, Data]) -> Lists:
     groups: dict[Order | None, list[Runs]] = {}
     for each in map(reader.runs, _conjunctions(core.pattern)):
         groups.setdefault(reader.order(each), []).append(each)
-    in_order = sorted(groups.items(), key=lambda each: each[0] is not None)  # stable: as they are written
+    in_order = [
+        (order, some)
+        for order, runs in sorted(groups.items(), key=lambda each: each[0] is not None)  # stable: as they are written
+        for some in _by_layout(order, runs)
+    ]
     before: list[Expr] = []
     passes = []
     for order, runs in in_order:
@@ -190,20 +203,35 @@ def lists_of(core: Core, data: dict[str, Data]) -> Lists:
 
 
 def _pass(pattern: Expr, runs: tuple[Runs, ...], order: Order | None) -> Pass:
-    alive = _union([_conjunction(each.keys) for each in runs]) if all(each.keys for each in runs) else None
-    if any(each.blocks for each in runs):
-        alive = None  # blocks are told by places
+    told = any(each.blocks for each in runs)  # blocks are told by places
+    alive = _union([_conjunction(each.keys) for each in runs]) if all(each.keys for each in runs) and not told else None
     if order is not None:
         return Pass(pattern=pattern, runs=runs, order=order, alive=alive)
-    rows = [each.rows for each in runs]
-    narrow = [each for each in runs if each.keys and not each.bounds and not each.blocks]
+    rows = [_conjunction(each.rows) for each in runs if each.rows]
+    marked = [] if told or len(runs) == 1 else list(filter(is_marked, runs))
     return Pass(
         pattern=pattern,
         runs=runs,
-        rows_first=next((_conjunction(one) for one in rows if one), None) if not all(rows) else None,
+        rows_first=None if not rows else _union(rows) if len(rows) == len(runs) else rows[0],
         alive=alive,
-        apart=_conjunction(narrow[0].keys) if narrow and len(runs) > 1 and not any(x.blocks for x in runs) else None,
+        apart=_union([_conjunction(each.keys) for each in marked]) if 0 < len(marked) < len(runs) else None,
     )
+
+
+def _by_layout(order: Order | None, runs: list[Runs]) -> list[list[Runs]]:
+    """Conjunctions of one order, those apart whose keys may stand side by side where others are told by places."""
+    marked = [each for each in runs if is_marked(each)]
+    if order is not None or not marked or not any(each.blocks for each in runs):
+        return [runs]
+    return [[each for each in runs if each not in marked], marked]
+
+
+def is_marked(runs: Runs) -> bool:
+    """Whether nothing but predicates of keys says which these are, wherever they stand."""
+    if not runs.keys or runs.bounds or runs.blocks:
+        return False
+    touched = [segment.touched for each in runs.classes for segment in each.by_row]
+    return any(None in (each.low, each.high) for each in touched)
 
 
 def _union(parts: list[Expr]) -> Expr:
@@ -281,24 +309,37 @@ class _Reader:
         return None
 
     def _side(self, expr: Expr) -> set[Kind]:
-        """The sides whose facts, tables or positions an expression reads."""
-        sides = {self.core[each.name].kind for each in walk(expr) if isinstance(each, Local | Entry)}
+        """The sides whose facts or positions an expression reads, in indices too."""
+        sides = {self.core[each.name].kind for each in walk(expr) if isinstance(each, Local)}
         sides |= {kind for name, kind in _POSITIONS.items() if name in names_in(expr)}
         return sides
 
     def _atom(self, atom: Expr) -> list[Bound | Blocks | Named]:
+        blocks = self._blocks(atom)
+        if blocks is not None:
+            return [blocks]
         match atom:
-            case Entry(indices=indices):
-                width = _block_width(indices[-1])
-                others = {kind for each in indices[:-1] for kind in self._side(each)}
-                if width is not None and others <= {Kind.ROW_FACT}:
-                    return [Blocks(atom, width)]
             case Member(element=element, of=Local(name=name)):
                 width = _block_width(element)
                 return [] if width is None else [Named(name, width)]
             case Compare(op=op, left=left, right=right) if op is not CompareOp.NOT_EQUAL:
                 return self._comparison(op, left, right)
         return []
+
+    def _blocks(self, atom: Expr) -> Blocks | None:
+        """What an atom says that asks something of an entry of a table and of nothing else."""
+        entries = {each for each in walk(atom) if isinstance(each, Entry)}
+        if len(entries) != 1:
+            return None
+        (entry,) = entries
+        if not entry.indices:
+            return None
+        width = _block_width(entry.indices[-1])
+        others = {kind for each in entry.indices[:-1] for kind in self._side(each)}
+        beside = substitute(atom, {entry: TRUE if entry.truth else Const(0)})
+        if width is None or not others <= {Kind.ROW_FACT} or any(isinstance(each, Local | Symbol) for each in walk(beside)):
+            return None
+        return Blocks(entry, width, atom)
 
     def _comparison(self, op: CompareOp, left: Expr, right: Expr) -> list[Bound | Blocks | Named]:
         terms = [*_summands(left, 1), *_summands(right, -1)]
@@ -429,7 +470,13 @@ def _parts(expr: Expr, *, holds: bool) -> list[tuple[Expr, ...]]:
             both = Or((And((condition, then)), And((Not(condition), otherwise))))
             return _parts(both, holds=holds)
         case Compare(op=op, left=left, right=right) if not holds:
-            return [(Compare(_OPPOSITE[op], left, right),)]
+            return _parts(Compare(_OPPOSITE[op], left, right), holds=True)
+        case Compare(op=CompareOp.GREATER | CompareOp.GREATER_EQUAL as op, left=left, right=Call(function="abs")):
+            return _parts(Compare(_FLIPPED[op], expr.right, left), holds=True)
+        case Compare(
+            op=CompareOp.LESS | CompareOp.LESS_EQUAL as op, left=Call(function="abs", arguments=(inner,)), right=right
+        ):
+            return [(Compare(op, inner, right), Compare(op, Negate(inner), right))]
         case _:
             return [(expr if holds else Not(expr),)]
 

@@ -107,7 +107,14 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
         shapes = ", ".join(f"{name} {{list({name}.shape)}}" for name in names)
         wide = [each for each in self.full if each.axes[-1] is Size.WIDTH and each is not self.rows]
         writer.line(f"batch, heads, _, width = {q}.shape")
-        writer.line(f'shapes = f"{shapes}"')
+        if len(shapes) <= 80:
+            writer.line(f'shapes = f"{shapes}"')
+        else:
+            writer.line("shapes = (")
+            with writer.indented():
+                for name in names:
+                    writer.line(f'f"{name} {{list({name}.shape)}}{", " * (name != names[-1])}"')
+            writer.line(")")
         alike = " and ".join(f"{name}.shape[0] == batch" for name in names if name != q)
         writer.line(f'_expect({alike or True}, "the batch", shapes, "one size in {listed}")')
         heads = self.sizes.kv_heads

@@ -455,8 +455,8 @@ def _rotated_pairs(x):
 ''',
     "_merged": '''
 def _merged(*branches):
-    """One attention over the pairs of all: outputs count by the sums of their rows' weights, of which they come with
-    the logarithms."""
+    """One attention over the pairs of all: outputs, each with the logarithm of the sum of its rows'
+    weights, count by these sums."""
     lses = torch.stack([lse for _, lse in branches])
     peak = lses.detach().amax(0)
     peak = peak.masked_fill(peak == -torch.inf, 0)

@@ -10,15 +10,15 @@ from attncc.emit.expressions import CONJUNCT, ExpressionWriter
 from attncc.emit.operands import Operands
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.listed_sums import SummedTiles, summed_tiles
-from attncc.emit.torch_form.pattern import PatternPrinter
+from attncc.emit.torch_form.pattern import PairWriter, PatternPrinter
 from attncc.emit.torch_form.texts import PassTexts, Total
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
-from attncc.plan.lists import Blocks, Bound, Named, Order, Pass, Runs
+from attncc.plan.lists import Blocks, Bound, Named, Order, Pass, Runs, is_marked
 from attncc.plan.model import Plan
 from attncc.plan.ranges import HeadClass, Interval, plus
 from attncc.rewrite.backward import gradient_name
-from attncc.spec.expr import TRUE, And, Binary, Entry, Expr, Local, Name, walk
+from attncc.spec.expr import TRUE, Binary, Entry, Expr, Local, Name, substitute, walk
 from attncc.spec.text import text
 
 _SYMBOLS = {
@@ -137,7 +137,8 @@ class ListsPrinter:
             writer.line("rows = own.argsort(stable=True)")
             return
         if one.rows_first is not None:
-            writer.line(f"rows = (~{self._written(one.rows_first, CONJUNCT)}).argsort(stable=True)")
+            self.calls.add("_first")
+            writer.line(f"rows = _first({self._written(one.rows_first)}, row)")
         else:
             writer.line("rows = row")
         if one.apart is not None:
@@ -162,7 +163,7 @@ class ListsPrinter:
                 for segment in heads.by_row:
                     self._print_run(writer, one, each, heads, segment.touched)
         more = ", told" * told
-        rows = one.order is None and one.rows_first is None
+        rows = "rows is row" if one.order is None else "False"
         if one.apart is not None:
             writer.line("keys = torch.cat([_tiles_of(x, m, _KEYS) for x in (others, apart)], 1)")
             writer.line(f"return _listed(runs, tiled, keys, ({rows}, False), n, m{more})")
@@ -186,7 +187,7 @@ class ListsPrinter:
             self._print_in_order(writer, one.order, runs)
         elif one.apart is not None:
             self.calls.add("_run_in")
-            if not (runs.keys and _conjunction_of(runs) == one.apart):
+            if not is_marked(runs):
                 writer.line("runs.append(_run_in(others, low, high))")
             writer.line("runs.append(_run_in(apart, low, high, first=-(-others.shape[1] // _KEYS) * _KEYS))")
         elif one.alive is not None:
@@ -202,7 +203,8 @@ class ListsPrinter:
         if bound.of is None:
             self.calls.add("_whole")
             shift = " + 1" if bound.strict == bound.lower else ""
-            writer.line(f"{end} = {end}.{method}(_whole({value}, up={not bound.lower}) - k_start{shift})")
+            near = ", i" if isinstance(bound.value, Binary) else ""
+            writer.line(f"{end} = {end}.{method}(_whole({value}, {not bound.lower}{near}) - k_start{shift})")
             return
         self.calls |= {"_searched", "_in_order"}
         right = bound.strict if bound.lower else not bound.strict
@@ -219,9 +221,10 @@ class ListsPrinter:
         entry = blocks.entry
         at = [self._written(each) for each in entry.indices[:-1]]
         if self.operands.has_batch(self.operands.core[entry.name]):
-            at.insert(0, "entry // heads" if self.lists.by_head else "entry")
+            at.insert(0, self._batch())
         listed = f"({', '.join(at)}{',' * (len(at) == 1)})"
-        writer.line(f"told.append(_blocks({entry.name}, {listed}, {blocks.width}, low, high, tiled, k_start))")
+        table = self._written(substitute(blocks.holds, {entry: Local(entry.name)}))
+        writer.line(f"told.append(_blocks({table}, {listed}, {blocks.width}, low, high, tiled, k_start))")
 
     def _print_in_order(self, writer: Writer, order: Order, runs: Runs) -> None:
         """A run among sorted keys."""
@@ -243,16 +246,17 @@ class ListsPrinter:
         """Where numbers were moved to the other side of a comparison, what rounding may make of that."""
         return f", widen={-1 if bound.lower else 1}" if isinstance(bound.value, Binary) else ""
 
+    def _batch(self) -> str:
+        """The text of the batch entry of each entry."""
+        return "entry // heads" if self.lists.by_head else "entry"
+
     def _written(self, expr: Expr, context: int = 0) -> str:
         host = ExpressionWriter(HOST, lambda name: _SYMBOLS[name], lambda name: name)
-        writer = ExpressionWriter(PATTERN, lambda name: _SYMBOLS[name], lambda name: name, host=host)
+        writer = PairWriter(PATTERN, lambda name: _SYMBOLS[name], lambda name: name, host=host)
+        writer.batched = dict.fromkeys(self.operands.batched, self._batch())
         written = writer.write(expr, context)
         self.used |= writer.used
         return written
-
-
-def _conjunction_of(runs: Runs) -> Expr:
-    return runs.keys[0] if len(runs.keys) == 1 else And(runs.keys)
 
 
 def _reads_tokens(expr: Expr) -> bool:

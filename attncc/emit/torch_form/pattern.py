@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from attncc.emit.dialects import HOST, PATTERN
 from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.torch_form.tensors import SYMBOLS
 from attncc.emit.writer import Writer
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment, plus
-from attncc.spec.expr import TRUE, Entry, Expr, Name, names_in
+from attncc.spec.expr import TRUE, Binary, BinaryOp, Entry, Expr, Name, names_in
 from attncc.spec.text import text
 
 _FAR = "_FAR"
-_ATOM = 8  # how tight a call binds
+_PRODUCT, _ATOM = 5, 8  # how tight a quotient and a call bind
 
 
 class PatternPrinter:
@@ -72,8 +72,8 @@ class PatternPrinter:
     def _returned(self, pattern: Expr) -> str:
         if pattern == TRUE:
             return "return torch.ones_like(i + j, dtype=torch.bool)"
-        expressions = _PairWriter(PATTERN, lambda name: SYMBOLS[name], lambda name: name, host=self._host())
-        expressions.batched = self._batched
+        expressions = PairWriter(PATTERN, lambda name: SYMBOLS[name], lambda name: name, host=self._host())
+        expressions.batched = {name: f"_batch_entries({name}, i.dim())" for name in self._batched}
         found = f"return {expressions.write(pattern)}"
         self._used |= expressions.used
         return found
@@ -135,19 +135,24 @@ class PatternPrinter:
             writer.line("return list(groups.values())")
 
 
-class _PairWriter(ExpressionWriter):
-    """Writes predicates that may look tables up."""
+class PairWriter(ExpressionWriter):
+    """Writes predicates that may look tables up, and numbers that they compare."""
 
-    batched: frozenset[str] = frozenset()
+    batched: Mapping[str, str] = {}  # how batch entries are told of tables in which each has its own part
 
     def _written(self, expr: Expr) -> tuple[int, str]:
-        if not isinstance(expr, Entry):
-            return super()._written(expr)
+        match expr:
+            case Binary(op=BinaryOp.DIVIDE, left=left, right=right):  # whole numbers would give the default type
+                return _PRODUCT, f"({self.write(left)}).double() / {self.write(right, _PRODUCT + 1)}"
+            case Entry():
+                pass
+            case _:
+                return super()._written(expr)
         self.used.add("_picked")
         at = [*map(self.write, expr.indices)]
         if expr.name in self.batched:
-            self.used.add("_batch_entries")
-            at.insert(0, f"_batch_entries({expr.name}, i.dim())")
+            at.insert(0, self.batched[expr.name])
+            self.used |= {"_batch_entries"} if "_batch_entries(" in at[0] else set()
         return _ATOM, f"_picked({expr.name}, {', '.join(at)})"
 
 

@@ -84,7 +84,7 @@ class PassTexts:
                 *([self._adds_to_rows(negated=True)] if self.form.counted_once() else []),
             ),
             "by_head": ", ".join(map(operands.by_head, operands)),
-            "gradients_of": listed(list(operands.names)),
+            "gradients_of": listed([each.name for each in operands if not each.kind.is_fact]),
             "gradient_buffers": [self._buffer(each) for each in operands] + self._other_buffers(),
             "rows_given": self._rows_given(),
             "totals": [each.name for each in self.own_totals],
