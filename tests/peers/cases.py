@@ -25,6 +25,7 @@ from tests.peers.common import (
 )
 from tests.peers.learned import LEARNED
 from tests.peers.linear import LINEAR
+from tests.peers.listed import LISTED
 
 # How layers make their operands
 
@@ -115,7 +116,7 @@ GEMMA = projected(8, "q_proj", "k_proj", "v_proj")
 GEMMA_WIDE = projected(16, "q_proj", "k_proj", "v_proj")
 
 PEERS: dict[str, Peer] = {
-    peer.name: peer
+    peer.key: peer
     for peer in (
         Peer("softmax_full", from_file("full"), direct),
         Peer("softmax_causal", from_file("causal"), direct),
@@ -173,6 +174,7 @@ PEERS: dict[str, Peer] = {
         *LEARNED,
         *LINEAR,
         *CHOSEN,
+        *LISTED,
     )
 }
 

@@ -41,6 +41,12 @@ class Peer:
     compilable: bool = True  # False: for the oracle only
     choices: Callable[[Tensors], Mapping[str, Tensor]] | None = None  # what the peer chose, as it was recorded
     text: str = ""  # the fields of the spec as a text, where the spec itself was made of expressions
+    variant: str = ""  # tells it from another way to say the same
+
+    @property
+    def key(self) -> str:
+        """What it goes by in tests."""
+        return f"{self.name}-{self.variant.replace(' ', '-')}" if self.variant else self.name
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -66,9 +72,9 @@ def run(peer: Peer, attention: Attention, dtype: torch.dtype) -> dict[str, tuple
     """out and every recorded gradient, computed with `attention` in `dtype`, each beside the recorded value."""
     recorded = peer.tensors
     leaves = {
-        name: value.to(dtype).requires_grad_(f"grad.{name}" in recorded)
+        name: value.to(dtype).requires_grad_(f"grad.{name}" in recorded) if value.is_floating_point() else value
         for name, value in recorded.items()
-        if name.startswith(("in.", "w.", "aux.")) and value.is_floating_point()
+        if name.startswith(("in.", "w.", "aux."))
     }
     arguments = {
         name: torch.tensor(value) if isinstance(value, tuple) else value for name, value in peer.arguments.items()

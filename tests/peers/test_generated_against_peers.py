@@ -21,7 +21,7 @@ COMPILABLE = [peer for peer in PEERS.values() if peer.compilable]
 
 def module_of(peer: Peer, folder: Path) -> ModuleType:
     """The peer's spec as a module."""
-    path = folder / f"peer_{peer.name}.py"
+    path = folder / f"peer_{peer.key.replace('-', '_')}.py"
     path.write_text(emit(plan(peer.spec)), encoding="utf-8")
     return load_module(path)
 
@@ -37,6 +37,6 @@ def agrees(peer: Peer, folder: Path, form: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-@pytest.mark.parametrize("peer", COMPILABLE, ids=lambda peer: peer.name)
+@pytest.mark.parametrize("peer", COMPILABLE, ids=lambda peer: peer.key)
 def test_layers(peer: Peer, dtype: torch.dtype, tmp_path: Path) -> None:
     agrees(peer, tmp_path, "torch", dtype)

@@ -19,7 +19,7 @@ from tests.plan.forced import always, forced, times_of
 from tests.plan.test_domain import Call_
 
 
-@pytest.mark.parametrize("peer", PEERS.values(), ids=lambda peer: peer.name)
+@pytest.mark.parametrize("peer", PEERS.values(), ids=lambda peer: peer.key)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_layers(peer: Peer, dtype: torch.dtype) -> None:
     def attention(*data: Tensor, **arguments: object) -> Tensor:
@@ -28,7 +28,7 @@ def test_layers(peer: Peer, dtype: torch.dtype) -> None:
     assert_agrees(peer, attention, dtype)
 
 
-@pytest.mark.parametrize("peer", LEARNED, ids=lambda peer: peer.name)
+@pytest.mark.parametrize("peer", LEARNED, ids=lambda peer: peer.key)
 def test_texts_mean_what_their_expressions_do(peer: Peer) -> None:
     spec = from_text(peer.text)
 
