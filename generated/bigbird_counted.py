@@ -12,7 +12,7 @@
 #       align = start
 #     }
 #
-# Plan: a tile of rows first … last visits all keys.
+# Plan: data tell the tiles of keys that a tile of rows visits.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 # Decoder: none: the pattern is not proven causal, and a query may see keys that come after it.
 

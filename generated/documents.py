@@ -7,7 +7,8 @@
 #       pattern = causal & doc[i] == doc[j]
 #     }
 #
-# Plan: a tile of rows first … last visits keys up to last.
+# Plan: data tell the tiles of keys that a tile of rows visits, within what positions allow: a
+# tile of rows first … last visits keys up to last.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 # Decoder: keeps every key so far.
 

@@ -18,11 +18,11 @@
 #       combine = is_global[i] ? full : near
 #     }
 #
-# Plan of `near`: a tile of rows first … last visits all keys.
+# Plan of `near`: data tell the tiles of keys that a tile of rows visits.
 # Cost of `near`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 # Decoder of `near`: none: the pattern is not proven causal, and a query may see keys that come
 # after it.
-# Plan of `full`: a tile of rows first … last visits all keys.
+# Plan of `full`: data tell the tiles of keys that a tile of rows visits.
 # Cost of `full`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 # Decoder of `full`: none: the pattern is not proven causal, and a query may see keys that come
 # after it.
@@ -661,7 +661,7 @@ def _near_lists(
     is_global = _of_entries(is_global, batch, heads)
     not_pad_of_key = _of_entries(not_pad_of_key, batch, heads)
     rows = _first(not_is_global_of_row & not_pad_of_row, row)
-    dead = (place >= length) | ~(not_pad_of_key | (is_global & not_pad_of_key))
+    dead = (place >= length) | ~not_pad_of_key
     apart = (is_global & not_pad_of_key) & ~dead
     others = _only(~apart & ~dead, m)
     apart = _only(apart, m)

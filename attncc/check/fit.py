@@ -70,7 +70,7 @@ def fits(spec: Spec, case: Case) -> bool:
     """Whether indices lie in their tables: those that one token decides everywhere, those of both at related pairs."""
     if not reads_tables(spec):
         return True
-    d, e = _least_widths(spec)
+    d, e = fitting_widths(spec)
     shared = not any(isinstance(each, tuple) for each in (case.q_start, case.kv_lengths))
     places = replace(_TINY, heads=case.heads, n=case.n, m=case.m, q_start=case.q_start, k_start=case.k_start)
     return _fits(spec, replace(places, batch=1 if shared else case.batch, d=d, e=e, kv_lengths=case.kv_lengths))
@@ -115,7 +115,7 @@ def whole_values(spec: Spec) -> dict[str, tuple[int, ...]]:
     Each is tried alone, beside others that fit: an index that two of them decide together may still lie outside.
     """
     names = [each.name for each in spec.data if each.whole]
-    d, e = _least_widths(spec)
+    d, e = fitting_widths(spec)
 
     def serve(wholes: dict[str, int]) -> bool:
         try:
@@ -177,7 +177,7 @@ def lengths_of_tables(spec: Spec) -> tuple[int, ...]:
 @lru_cache(maxsize=64)
 def head_counts(spec: Spec) -> tuple[tuple[int, int], ...]:
     """The pairs (heads, kv_heads) to run: lists of constants and tables may limit the number of heads."""
-    d, e = _least_widths(spec)
+    d, e = fitting_widths(spec)
 
     def fits_heads(heads: int) -> bool:
         case = replace(_TINY, heads=heads, kv_heads=heads, d=d, e=e)
@@ -226,7 +226,7 @@ def _widths_agree(spec: Spec, case: Case) -> bool:
     return True
 
 
-def _least_widths(spec: Spec) -> tuple[int, int]:
+def fitting_widths(spec: Spec) -> tuple[int, int]:
     """Small widths that agree, for calls whose values do not matter."""
     if _widths_agree(spec, _TINY):
         return 1, 1

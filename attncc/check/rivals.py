@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from attncc.check.oracle import dense, related
+from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     TRUE,
     And,
+    AtRow,
     Binary,
     BinaryOp,
     Call,
@@ -40,6 +43,10 @@ from attncc.spec.expr import (
     walk,
 )
 from attncc.spec.model import Spec
+from attncc.spec.sides import reads_data
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 Attention = Callable[..., Tensor]  # (*data) -> out
 _DOT = Dot(Vector("q"), Vector("k"))
@@ -74,7 +81,7 @@ def rivals(spec: Spec, n: int, device: torch.device) -> tuple[Rival, ...]:
 def _is_of_products(spec: Spec) -> bool:
     """Whether the score is made of dot(q, k), positions and constants, and weights multiply v as it is given."""
     unread = {Vector("q"), Vector("k")}
-    nodes = [node for expr in (spec.score, spec.pattern) for node in walk(expr)]
+    nodes = list(walk(spec.score))  # what a pattern reads becomes a mask
     data = [node for node in nodes if isinstance(node, Vector | Token | Entry | MatMul | Reduce | Channel | Width)]
     dots = [node for node in nodes if isinstance(node, Dot)]
     return (
@@ -112,11 +119,18 @@ def _dense(spec: Spec) -> Attention:
 def _sdpa(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
     operands = _operands(spec)
     is_causal = _is_causal(spec)
-    mask = None if spec.pattern == TRUE or is_causal else related(spec, n, n, heads, device=str(device))
+    made: list[Tensor] = []  # of data, in the first call
+    if not (spec.pattern == TRUE or is_causal or reads_data(spec.pattern)):
+        made.append(related(spec, n, n, heads, device=str(device)))
 
     def attention(*data: Tensor) -> Tensor:
         q, k, v = operands(data)
         shared = q.shape[1] != k.shape[1]
+        if not made and reads_data(spec.pattern):
+            given = {each.name: tensor for each, tensor in zip(spec.data, data, strict=True)}
+            batch, width = q.shape[0], q.shape[-1]
+            made.append(related(spec, n, n, heads, batch=batch, width=width, device=str(device), data=given))
+        mask = made[0] if made else None
         return torch.nn.functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=shared
         )
@@ -128,16 +142,23 @@ def _flex(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     lengths = {Name.HEADS: heads, Name.QUERIES: n, Name.KEYS: n, Name.VALID: n}
-    mask = None
-    if spec.pattern != TRUE:
 
-        def related_pair(_: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return _value(spec.pattern, {**lengths, Name.HEAD: h, Name.I: i, Name.J: j}, None)
+    def block_mask(data: tuple[Tensor, ...]) -> BlockMask:
+        given = {each.name: (each, tensor) for each, tensor in zip(spec.data, data, strict=False)}
 
-        by_head = Name.HEAD in spec.names
-        mask = torch.compile(create_block_mask)(
-            related_pair, None, heads if by_head else None, n, n, device=str(device)
-        )
+        def related_pair(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            names = {**lengths, Name.HEAD: h, Name.I: i, Name.J: j}
+            return _value(spec.pattern, names, None, lambda expr, names: _read(expr, names, b, given))
+
+        axes = {axis for name in _named(spec.pattern) for axis in given[name][0].axes} if data else set()
+        by_head = Name.HEAD in spec.names or Size.HEADS in axes
+        batch = data[0].shape[0] if Size.BATCH in axes else None
+        heads_or_none = heads if by_head else None
+        return torch.compile(create_block_mask)(related_pair, batch, heads_or_none, n, n, device=str(device))
+
+    made: list[BlockMask] = []  # of data, in the first call
+    if spec.pattern != TRUE and not reads_data(spec.pattern):
+        made.append(block_mask(()))
     change = None
     if not _is_plain_softmax(spec):
 
@@ -150,6 +171,9 @@ def _flex(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
 
     def attention(*data: Tensor) -> Tensor:
         q, k, v = operands(data)
+        if not made and spec.pattern != TRUE:
+            made.append(block_mask(data))
+        mask = made[0] if made else None
         out = compiled(q, k, v, score_mod=change, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
         assert isinstance(out, Tensor)
         return out
@@ -157,13 +181,42 @@ def _flex(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
     return attention
 
 
-def _value(expr: Expr, names: dict[Name, Tensor | int | float], dot: Tensor | None) -> Tensor:
+_Names = dict[Name, Tensor | int | float]
+
+
+def _named(pattern: Expr) -> set[str]:
+    """The data that a pattern reads."""
+    return {node.name for node in walk(pattern) if isinstance(node, Token | Entry)}
+
+
+def _read(expr: Token | Entry, names: _Names, b: Tensor, given: dict[str, tuple[Data, Tensor]]) -> Tensor:
+    """What a pattern reads of data at one pair, in a call where rows and keys stand at their places."""
+    declared, tensor = given[expr.name]
+    if isinstance(expr, Token):
+        own = names[Name.J] if declared.is_column else names[Name.I]
+        of_head = names[Name.HEAD] * tensor.shape[-2] // names[Name.HEADS] if Size.HEADS in declared.axes else 0
+        places = {Size.BATCH: b, Size.HEADS: of_head}
+        return tensor[tuple(places.get(axis, own) for axis in declared.axes)]  # type: ignore[arg-type]
+    indices = [_value(each, names, None, lambda inner, at: _read(inner, at, b, given)) for each in expr.indices]
+    return tensor[(b, *indices) if Size.BATCH in declared.axes else tuple(indices)]
+
+
+def _value(
+    expr: Expr,
+    names: _Names,
+    dot: Tensor | None,
+    read: Callable[[Token | Entry, _Names], Tensor] | None = None,
+) -> Tensor:
     """An expression at one pair; with `scale` read as 1, `dot` is the scaled product that FlexAttention hands over."""
 
     def at(each: Expr) -> Tensor:
-        return _value(each, names, dot)
+        return _value(each, names, dot, read)
 
     match expr:
+        case Token() | Entry() if read is not None:
+            return read(expr, names)
+        case AtRow(value=value):
+            return _value(value, names | {Name.J: names[Name.I]}, dot, read)
         case Const(value=value):
             return value  # type: ignore[return-value]
         case Symbol(name=name):

@@ -26,6 +26,7 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
             own = {**each, "name": f"Branch {name}", "parameters": {}, "summary": ""}
             parts.append(as_text(own, verbose))
         return "\n\n".join(parts)
+    ranges = "What positions allow" if found["lists"] else "Ranges of"
     sections = [
         title,
         ["Meaning", *_rows([*_declared(found["data"]), *_meaning(found["meaning"])])],
@@ -34,13 +35,14 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
         ["Dense graph: what the spec says", *_indent(found["graphs"]["dense"])],
         ["Forward graph: what became of it", *_indent(found["graphs"]["forward"])],
         *([["Backward graph: its gradient", *_indent(found["graphs"]["backward"])]] if verbose else []),
-        ["Ranges of a tile of rows first … last", *_ranges(found["head_classes"], "by_row")],
-        *([["Ranges of a tile of keys first … last", *_ranges(found["head_classes"], "by_column")]] if verbose else []),
+        *([_lists(found["lists"])] if found["lists"] else []),
+        [f"{ranges} a tile of rows first … last", *_ranges(found["head_classes"], "by_row")],
+        *([[f"{ranges} a tile of keys first … last", *_ranges(found["head_classes"], "by_column")]] if verbose else []),
         *([_pieces(found["pieces"])] if found["pieces"] else []),
-        ["Proven", *_facts(found["head_classes"]), _decoder(found["decoder"]), _whole_numbers(found["longest_call"])],
-        [_at_sizes(found["sizes"]), *_tiles(found["tiles"])],
+        ["Proven", *_facts(found["head_classes"], bool(found["lists"])), _decoder(found["decoder"]), _whole_numbers(found["longest_call"])],
+        [_at_sizes(found["sizes"]), *_tiles(found["tiles"], bool(found["lists"]))],
         ["What runs, and what would", *_candidates(found["cost"], found["pieces"])],
-        ["Cost of a batch entry", *_cost(found["cost"], found["pieces"])],
+        ["Cost of a batch entry", *_cost(found["cost"], found["pieces"], bool(found["lists"]))],
         *([_linear(found["linear"])] if found["linear"] else []),
         ["Kept for backward, beside the arguments", *_saved(found)],
         ["Tiles tried on a GPU: rows x columns, warps, stages", *_autotune(found, verbose)],
@@ -67,9 +69,10 @@ def _declared(data: list[dict[str, Any]]) -> list[tuple[str, str]]:
     found = []
     for each in (each for each in data if each["name"] not in _OWN):
         axes = ", ".join(map(str, each["axes"]))
-        whole = ": int" if each["whole"] else ""
+        kind = "int" if each["whole"] else "bool" if each["truth"] else "real" if each["ascending"] else ""
+        kind = f": {kind}{' ascending' * each['ascending']}" if kind else ""
         start = "" if each["initial"] is None else f" = {each['initial']:g}"
-        found.append((each["role"], f"{each['name']}[{axes}]{whole}{start}"))
+        found.append((each["role"], f"{each['name']}[{axes}]{kind}{start}"))
     return found
 
 
@@ -123,19 +126,29 @@ def _pieces(pieces: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _lists(passes: list[dict[str, Any]]) -> list[str]:
+    """A heading, and each pass: its pairs, how rows and keys stand, and which keys are listed."""
+    lines = ["Lists of tiles, which a call makes of its data, in work that grows as n + m and the tiles that are met"]
+    for at, each in enumerate(passes, 1):
+        lines.append(f"  {at}. {each['pattern']}")
+        lines += [f"    rows {each['rows']}; keys {each['keys']}"]
+        lines += [f"    {run}" for run in each["lists"]]
+    return lines
+
+
 def _visits(segments: list[dict[str, Any]]) -> list[tuple[str, str]]:
     rows = [(f"visits {each['touched']}", f"unmasked {each['full'] or 'nowhere'}") for each in segments]
     return rows or [("visits nothing", "")]
 
 
-def _facts(classes: list[dict[str, Any]]) -> list[str]:
+def _facts(classes: list[dict[str, Any]], by_data: bool) -> list[str]:
     lines: list[str] = []
     for one in classes:
         indent = "  "
         if len(classes) > 1:
             lines.append(f"  {_class_title(one)}")
             indent = "    "
-        lines += [f"{indent}{line}" for line in _class_facts(one["facts"])]
+        lines += [f"{indent}{line}" for line in _class_facts(one["facts"], by_data)]
     return lines
 
 
@@ -144,7 +157,7 @@ def _decoder(decoder: dict[str, str | None]) -> str:
     return f"  a decoder keeps {decoder['keeps']}" if refused is None else f"  no decoder: {refused}"
 
 
-def _class_facts(facts: dict[str, Any]) -> list[str]:
+def _class_facts(facts: dict[str, Any], by_data: bool) -> list[str]:
     if facts["empty"]:
         return ["no query sees any key"]
     lines = []
@@ -163,6 +176,8 @@ def _class_facts(facts: dict[str, Any]) -> list[str]:
         lines.append(f"looks back at most {facts['reach_back']}")
     if facts["reach_ahead"] is not None and not facts["causal"]:
         lines.append(f"looks ahead at most {facts['reach_ahead']}")
+    if by_data:
+        return [*lines, "which of these pairs are related, data decide"]
     lines.append(
         "ranges are exact" if facts["exact"] else "ranges are bounds found part by part: they may be wider than needed"
     )
@@ -181,8 +196,15 @@ def _at_sizes(sizes: dict[str, int]) -> str:
     return f"At n = {sizes['n']}, m = {sizes['m']}, {sizes['heads']} heads, d = {sizes['d']}, e = {sizes['e']}"
 
 
-def _tiles(tiles: dict[str, Any]) -> list[str]:
+def _tiles(tiles: dict[str, Any], by_data: bool) -> list[str]:
     about = "" if tiles["exact"] else "about "
+    if by_data:  # what data leave is not known, only that no tile is met which positions forbid
+        return _rows(
+            (
+                ("tiles of 64 x 64 visited, all of them with a mask", "as data say"),
+                ("related pairs", f"at most {about}{tiles['pairs']:,}"),
+            )
+        )
     share = f" ({tiles['full'] / tiles['touched']:.0%})" if tiles["touched"] else ""
     return _rows(
         (
@@ -195,13 +217,16 @@ def _tiles(tiles: dict[str, Any]) -> list[str]:
     )
 
 
-_CANDIDATES = {"pieces": "in pieces", "whole": "as a whole", "dense": "every pair"}
+_CANDIDATES = {"lists": "tiles that are listed", "pieces": "in pieces", "whole": "as a whole", "dense": "every pair"}
 
 
 def _candidates(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str]:
     """Scores and FLOPs of each way to compute a call, that which runs marked, and why it does."""
     rows = [("", "scores", "for each related pair", "forward FLOPs", "backward FLOPs")]
     for each in cost["candidates"]:
+        if each["name"] == "lists":
+            rows.append((f"{_CANDIDATES['lists']} (runs)", "as data say", "", "", ""))
+            continue
         name = f"{_CANDIDATES[each['name']]}{' (runs)' if each['runs'] else ''}"
         numbers = (each["scores"], each["forward_flops"], each["backward_flops"])
         scores, forward, backward = map(_decimal, numbers)
@@ -215,18 +240,19 @@ def _piece_row(at: int, tiles: dict[str, Any]) -> tuple[str, str, str, str, str]
     return f"  piece {at}", _decimal(tiles["scores"]), f"{tiles['waste']:.2f}", "", ""
 
 
-def _cost(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str]:
+def _cost(cost: dict[str, Any], pieces: dict[str, Any] | None, by_data: bool) -> list[str]:
     pairs = cost["visited_pairs"]["formulas"]
-    known = [f"≈ {each}" if each is not None else "counted only" for each in pairs]
-    rows = [
-        ("pairs a head visits", "; ".join(known), ""),
-        ("pairs in tiles, all heads", "", _decimal(cost["visited_pairs"]["value"])),
-    ]
+    sign = "≤" if by_data else "≈"
+    known = [f"{sign} {each}" if each is not None else "counted only" for each in pairs]
+    rows = [("pairs a head visits, tile edges aside" if by_data else "pairs a head visits", "; ".join(known), "")]
+    if not by_data:
+        rows.append(("pairs in tiles, all heads", "", _decimal(cost["visited_pairs"]["value"])))
     for name in ("forward", "backward"):
         one = cost[name]
-        rows.append((f"{name} FLOPs", _of_pairs(one, "flops"), _decimal(one["flops"]["value"])))
+        flops = f"{'≤ ' * by_data}{_decimal(one['flops']['value'])}"
+        rows.append((f"{name} FLOPs", _of_pairs(one, "flops", sign), flops))
         if one["channels"]["value"]:
-            rows.append((f"{name} by channel", _of_pairs(one, "channels"), _decimal(one["channels"]["value"])))
+            rows.append((f"{name} by channel", _of_pairs(one, "channels", sign), _decimal(one["channels"]["value"])))
         rows.append((f"{name} bytes", one["bytes"]["formula"], _binary(one["bytes"]["value"])))
     by_channel = any(cost[name]["channels"]["value"] for name in ("forward", "backward"))
     beside = "FLOPs are those of matrix products" if by_channel else "matrix products only"
@@ -254,9 +280,9 @@ def _linear(linear: dict[str, Any]) -> list[str]:
     return [title, *_rows(rows)]
 
 
-def _of_pairs(one: dict[str, Any], what: str) -> str:
+def _of_pairs(one: dict[str, Any], what: str, sign: str) -> str:
     formula = one[what]["formula"]
-    return f"≈ {formula}" if formula is not None else f"({one[f'{what}_per_pair']}) a pair"
+    return f"{sign} {formula}" if formula is not None else f"({one[f'{what}_per_pair']}) a pair"
 
 
 def _saved(found: dict[str, Any]) -> list[str]:

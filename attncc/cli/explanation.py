@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from attncc.graph.ir import Graph, show
@@ -13,6 +13,8 @@ from attncc.plan.density import Call, Density, density, density_of_piece, heads_
 from attncc.plan.describe import by_coordinates, decoder_text, interval_text, layout_text, plan_sentence
 from attncc.plan.int32 import longest_call
 from attncc.plan.linear_cost import linear_cost
+from attncc.plan.list_steps import keys_text, rows_text, runs_text
+from attncc.plan.lists import Pass as ListPass
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import HeadClass, Segment
@@ -59,7 +61,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
             "normalize": text(spec.normalizer),
             "align": spec.align.value,
         },
-        "plan": plan_sentence(plan.domain, plan.pieces),
+        "plan": plan_sentence(plan.domain, plan.pieces, plan.lists),
         "derivation": [
             {"law": each.law, "statement": each.statement, "before": list(each.before), "after": list(each.after)}
             for each in plan.steps
@@ -76,6 +78,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "decoder": _decoder(decoder_of(plan)),
         "longest_call": longest_call(plan),
         "pieces": _pieces(plan.pieces, choice, heads),
+        "lists": None if plan.lists is None else [_pass_of_lists(each) for each in plan.lists.passes],
         "tiles": _tiles(choice.taken),
         "cost": _cost(cost(plan, choice.in_pieces), sizes, choice),
         "linear": _linear(plan, sizes),
@@ -155,6 +158,7 @@ class _Choice:
     def __init__(self, plan: Plan, call: Call) -> None:
         pieces = plan.pieces
         self.call = call
+        self.lists = plan.lists is not None
         self.refusal = next((each.reason for each in plan.refusals if each.law == "split-union"), "")
         self.least = 0 if pieces is None else pieces.least
         self.by_piece = () if pieces is None else tuple(density_of_piece(each, call) for each in pieces.pieces)
@@ -173,12 +177,16 @@ class _Choice:
         row_tiles = self.call.heads * -(-self.call.n // rows)
         tiles = row_tiles * -(-self.call.m // columns)
         every = Density(rows, columns, tiles, 0, tiles, self.whole.pairs, row_tiles, self.whole.exact)
+        if self.lists:  # how many are met is not known: what positions allow is a bound
+            return [("lists", True, self.whole), ("dense", False, replace(every, pairs=every.scores))]
         found = [("whole", not self.in_pieces, self.whole), ("dense", False, every)]
         return found if self.pieces is None else [("pieces", self.in_pieces, self.pieces), *found]
 
     def sentence(self) -> str:
         """What the pattern runs as at these lengths, and why."""
         n, m = self.call.n, self.call.m
+        if self.lists:
+            return "tiles are listed when data are known: no call visits more than its data ask for"
         if self.pieces is None:
             return f"at n = {n}, m = {m} the pattern runs as a whole: {self.refusal}"
         scores = f"{self.pieces.waste:.2f} scores for each related pair in {self.pieces.row_tiles:,} tiles of rows"
@@ -206,6 +214,16 @@ def _pieces(pieces: Pieces | None, choice: _Choice, heads: int) -> dict[str, Any
             {"parts": [_part(part, heads) for part in piece.parts], "tiles": _tiles(found)}
             for piece, found in zip(pieces.pieces, choice.by_piece, strict=True)
         ],
+    }
+
+
+def _pass_of_lists(one: ListPass) -> dict[str, Any]:
+    """How rows and keys of a pass stand, and which keys its lists name."""
+    return {
+        "pattern": text(one.pattern),
+        "rows": rows_text(one),
+        "keys": keys_text(one),
+        "lists": [f"{text(each.pattern)}: {runs_text(each)}" for each in one.runs],
     }
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _LONGEST = 4096
 _MOST_HEADS = 1024
 _MOST_PAIRS = 1 << 27  # of all panels
+_MOST_PAIRS_BY_DATA = 1 << 23  # of all heads; each is computed as the dense meaning of the spec
 _MOST_PANELS = 64
 _WIDTH = 80  # columns where the output is no terminal
 _OTHER_LINES = 14  # lines of a terminal that the rest of the output takes
@@ -93,20 +94,24 @@ def show(
     from attncc.plan.domain import analyse
     from attncc.plan.mask import looks, usual_tile
     from attncc.plan.partition import partition
+    from attncc.plan.outer import outer
     from attncc.spec.model import Align
     from attncc.spec.resolve import load
+    from attncc.spec.sides import reads_data
 
     spec = load(source, define)
-    domain = analyse(spec.pattern)
+    by_data = reads_data(spec.pattern)
+    domain = analyse(outer(spec.pattern) if by_data else spec.pattern)
     every, shown = _heads(domain, heads, only)
     m = m or n
     call = Call(n, m, every, 0 if spec.align is Align.START else m - n, tile or usual_tile(n, m))
     if n * m * len(shown) > _MOST_PAIRS:
         raise click.UsageError(f"{len(shown)} heads of {n} x {m} pairs are too many: choose some with --head")
-    found = looks(domain, call, shown, apart=bool(heads or only))
+    apart = bool(heads or only)
+    found = _by_data(spec, domain, call, shown, apart) if by_data else looks(domain, call, shown, apart=apart)
     if not any(look.related.any() for look in found):
         screen.note(f"no pair is related at n = {n}, m = {m}")
-    pieces = partition(domain)
+    pieces = None if by_data else partition(domain)
     written = {} if output is None else _write(output, spec, call, found)
     if screen.is_json:
         outputs = [{"path": str(path), "changed": changed} for path, changed in written.items()]
@@ -121,6 +126,23 @@ def show(
         screen.data(f"\nPieces that suit calls with {pieces.least:,} keys or more; `attncc explain` says what runs")
         screen.data("\n".join(f"  {line}" for line in table(rows).splitlines()))
     return OK
+
+
+def _by_data(spec: Spec, domain: Domain, call: Call, shown: tuple[int, ...], apart: bool) -> list[Look]:
+    """What heads look like where data decide, with data that are made up."""
+    from dataclasses import replace
+
+    from attncc.check.made_up import made_up_pairs
+    from attncc.plan.mask import looks_of_pairs
+
+    if call.n * call.m * call.heads > _MOST_PAIRS_BY_DATA:
+        message = f"{call.heads} heads of {call.n} x {call.m} pairs that data decide are too many: lower --n or --heads"
+        raise click.UsageError(message)
+    pairs = made_up_pairs(spec, call.n, call.m, call.heads, call.start)
+    if pairs is None:
+        raise click.UsageError("no data could be made up that fit the tables of this spec at these lengths")
+    whole = replace(domain, classes=tuple(replace(each, pattern=spec.pattern) for each in domain.classes))
+    return looks_of_pairs(whole, call, shown, pairs.numpy(), apart=apart)
 
 
 def _told(pieces: Pieces | None) -> dict[str, Any]:
@@ -157,6 +179,7 @@ def _heads(domain: Domain, heads: int | None, only: tuple[int, ...]) -> tuple[in
 def _numbers(spec: Spec, call: Call, found: Sequence[Look]) -> dict[str, Any]:
     """The figures of every head, in the order of the heads, and of all of them together."""
     from attncc.plan.mask import total
+    from attncc.spec.sides import reads_data
     from attncc.spec.text import text
 
     by_head = {head: look for look in found for head in look.heads}
@@ -167,6 +190,7 @@ def _numbers(spec: Spec, call: Call, found: Sequence[Look]) -> dict[str, Any]:
         "parameters": {each.name: each.value for each in spec.parameters},
         "sizes": {"n": call.n, "m": call.m, "heads": call.heads},
         "first_position": call.start,
+        "data": "made up" if reads_data(spec.pattern) else None,
         "tile": {"rows": rows, "columns": columns},
         "heads": [
             {"head": head, "pattern": text(look.one.pattern)} | _counts(look.density, look.states.size)
@@ -203,8 +227,9 @@ def _write(output: Path, spec: Spec, call: Call, found: Sequence[Look]) -> dict[
 def _print(screen: Screen, spec: Spec, call: Call, found: Sequence[Look], *, draw: bool) -> None:
     """The drawings, unless they are in a file, and the figures."""
     from attncc.cli.picture.terminal import Terminal, can_draw, drawing, scale_text
-    from attncc.cli.picture.words import figures, heads_text, subtitle, title
+    from attncc.cli.picture.words import MADE_UP, figures, heads_text, subtitle, title
     from attncc.plan.mask import total
+    from attncc.spec.sides import reads_data
     from attncc.spec.text import text
 
     colored = screen.is_colored(sys.stdout)
@@ -216,7 +241,8 @@ def _print(screen: Screen, spec: Spec, call: Call, found: Sequence[Look], *, dra
         is_colored=colored,
     )
     screen.data(title(spec.name, {each.name: each.value for each in spec.parameters}))
-    screen.data(f"  {subtitle(call.n, call.m, call.heads, call.start)}\n")
+    made_up = reads_data(spec.pattern)
+    screen.data(f"  {subtitle(call.n, call.m, call.heads, call.start, made_up=made_up)}\n")
     if draw:
         for look in found:
             screen.data(f"{heads_text(look.heads, call.heads).capitalize()}")
@@ -225,5 +251,7 @@ def _print(screen: Screen, spec: Spec, call: Call, found: Sequence[Look], *, dra
             click.echo()
         screen.data("\n".join(f"  {line}" for line in scale_text(found[0], terminal).splitlines()))
         click.echo()
+    if made_up:
+        screen.data("\n".join(f"  {line}" for line in MADE_UP) + "\n")
     rows = figures(found, total(found), call.heads)
     screen.data("Figures\n" + "\n".join(f"  {line}" for line in table(rows).splitlines()))

@@ -30,7 +30,7 @@ def header(spec: Spec, plans: Sequence[tuple[str, Plan]]) -> str:
     ]
     for name, plan in plans:
         of = f" of `{name}`" if name else ""
-        lines += fill(f"Plan{of}: {plan_sentence(plan.domain, plan.pieces)}", 96)
+        lines += fill(f"Plan{of}: {plan_sentence(plan.domain, plan.pieces, plan.lists)}", 96)
         lines += fill(f"Cost{of}: {cost_sentence(plan)}", 96)
         lines += fill(f"Decoder{of}: {decoder_sentence(decoder_of(plan))}", 96)
     text = "\n".join(f"# {line}".rstrip() for line in lines)

@@ -193,7 +193,7 @@ def _tokens(kind: Kind) -> Formula:
     """How many tokens or distances an operand has."""
     if kind is Kind.OFFSET_NUMBER:
         return N + M
-    return N if kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER) else M
+    return N if kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER, Kind.ROW_FACT) else M
 
 
 def _length(axis: Size | Blocks | Free | int) -> Formula:

@@ -10,6 +10,7 @@ from attncc.graph.ops import Op
 from attncc.graph.widths import sizes_of
 from attncc.plan.decoder import Decoder
 from attncc.plan.layout import Layout, Strips, position
+from attncc.plan.lists import Lists
 from attncc.plan.model import Plan
 from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
@@ -98,8 +99,15 @@ def heads_text(one: HeadClass) -> str:
     return "every head" if one.condition == TRUE else f"heads where {text(one.condition)}"
 
 
-def plan_sentence(domain: Domain, pieces: Pieces | None = None, most: int = 2) -> str:
+def plan_sentence(
+    domain: Domain, pieces: Pieces | None = None, lists: Lists | None = None, most: int = 2
+) -> str:
     """What a tile of rows does, for at most so many classes of heads, and in which pieces long calls take it."""
+    if lists is not None:
+        count = len(lists.passes)
+        passes = "" if count == 1 else f", in {count} passes"
+        within = "" if not is_restricted(domain) else f", within what positions allow: {_classes_sentence(domain.classes, most)}"
+        return f"data tell the tiles of keys that a tile of rows visits{passes}{within.removesuffix('.')}."
     whole = _classes_sentence(domain.classes, most)
     return whole if pieces is None else f"{whole} {_pieces_sentence(pieces, most)}"
 

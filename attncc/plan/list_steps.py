@@ -85,7 +85,7 @@ def _own_rows(lists: Lists) -> Step | Refusal:
     if not apart:
         return Refusal("own-rows", OWN_ROWS, "no predicate of rows alone tells rows that see other keys than their neighbours")
     before = tuple(f"related = {text(each.pattern)}" for each in apart)
-    after = tuple(f"rows where {text(each.rows_first)} stand before the others" for each in apart if each.rows_first)
+    after = tuple(f"rows {rows_text(each)}" for each in apart)
     return Step("own-rows", OWN_ROWS, before, after)
 
 
@@ -93,6 +93,22 @@ def _list_tiles(lists: Lists) -> Step:
     before = ("sum over all keys",)
     after = tuple(f"{text(each.pattern)}: {runs_text(each)}" for one in lists.passes for each in one.runs)
     return Step("list-tiles", LIST_TILES, before, after)
+
+
+def rows_text(one: Pass) -> str:
+    """How the rows of a pass stand."""
+    if one.order is not None:
+        return f"in the order of {text(one.order.row)}"
+    return "as they stand" if one.rows_first is None else f"where {text(one.rows_first)} first, if that saves tiles"
+
+
+def keys_text(one: Pass) -> str:
+    """How the keys of a pass stand, and which are left out."""
+    left = f", only those where {text(one.alive)}" if one.alive is not None else ""
+    if one.order is not None:
+        return f"in the order of {one.order.fact}{left}"
+    apart = f", then those where {text(one.apart)} side by side" if one.apart is not None else ""
+    return f"as they stand{left}{apart}"
 
 
 def runs_text(runs: Runs) -> str:

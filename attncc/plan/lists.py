@@ -8,6 +8,7 @@ keys a tile of rows has to meet, in work that grows as the rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -204,17 +205,17 @@ def lists_of(core: Core, data: dict[str, Data]) -> Lists:
 
 def _pass(pattern: Expr, runs: tuple[Runs, ...], order: Order | None) -> Pass:
     told = any(each.blocks for each in runs)  # blocks are told by places
-    alive = _union([_conjunction(each.keys) for each in runs]) if all(each.keys for each in runs) and not told else None
+    alive = _any_of([each.keys for each in runs]) if all(each.keys for each in runs) and not told else None
     if order is not None:
         return Pass(pattern=pattern, runs=runs, order=order, alive=alive)
-    rows = [_conjunction(each.rows) for each in runs if each.rows]
+    rows = [each.rows for each in runs if each.rows]
     marked = [] if told or len(runs) == 1 else list(filter(is_marked, runs))
     return Pass(
         pattern=pattern,
         runs=runs,
-        rows_first=None if not rows else _union(rows) if len(rows) == len(runs) else rows[0],
+        rows_first=None if not rows else _any_of(rows if len(rows) == len(runs) else rows[:1]),
         alive=alive,
-        apart=_union([_conjunction(each.keys) for each in marked]) if 0 < len(marked) < len(runs) else None,
+        apart=_any_of([each.keys for each in marked]) if 0 < len(marked) < len(runs) else None,
     )
 
 
@@ -232,6 +233,13 @@ def is_marked(runs: Runs) -> bool:
         return False
     touched = [segment.touched for each in runs.classes for segment in each.by_row]
     return any(None in (each.low, each.high) for each in touched)
+
+
+def _any_of(parts: Sequence[tuple[Expr, ...]]) -> Expr:
+    """Whether all predicates of one part hold; parts that ask for more than another does add nothing."""
+    sets = [frozenset(each) for each in parts]
+    least = [each for each, own in zip(parts, sets, strict=True) if not any(other < own for other in sets)]
+    return _union([_conjunction(each) for each in least])
 
 
 def _union(parts: list[Expr]) -> Expr:

@@ -79,6 +79,33 @@ def _look(one: HeadClass, call: Call, heads: tuple[int, ...]) -> Look:
     return Look(heads, one, rows, keys, call.tile, mask(one, rows, keys, values), states)
 
 
+def looks_of_pairs(domain: Domain, call: Call, shown: Iterable[int], pairs: Mask, *, apart: bool) -> list[Look]:
+    """What heads look like whose pairs [heads, n, m] data decided: a tile is met where it holds any, and then masked."""
+    wanted = set(shown)
+    rows, keys = range(call.start, call.start + call.n), range(call.m)
+    found: list[Look] = []
+    for one, every in zip(domain.classes, members(call.heads, domain), strict=True):
+        groups: dict[bytes | int, list[int]] = {}
+        for head in (each for each in every if each in wanted):
+            groups.setdefault(head if apart else pairs[head].tobytes(), []).append(head)
+        for heads in groups.values():
+            own = pairs[heads[0]]
+            found.append(Look(tuple(heads), one, rows, keys, call.tile, own, _met(own, call.tile)))
+    return sorted(found, key=lambda look: look.heads)
+
+
+def _met(pairs: Mask, tile: tuple[int, int]) -> States:
+    """Tiles that hold a pair."""
+    import numpy as np
+
+    block_rows, block_columns = tile
+    n, m = pairs.shape
+    padded = np.zeros((-(-n // block_rows) * block_rows, -(-m // block_columns) * block_columns), dtype=np.bool_)
+    padded[:n, :m] = pairs
+    held = padded.reshape(-1, block_rows, padded.shape[1] // block_columns, block_columns).any(axis=(1, 3))
+    return np.where(held, State.PARTIAL, State.EMPTY).astype(np.uint8)
+
+
 def mask(one: HeadClass, rows: range, keys: range, values: Mapping[Name, int]) -> Mask:
     """Which pairs of the given positions are related; `values` gives h, H, n and m.
 

@@ -53,6 +53,13 @@ def masked(of_keys: bool) -> Callable[[Tensors], Operands]:
     return operands
 
 
+def chosen(tensors: Tensors) -> Operands:
+    """Vectors with heads before tokens, and for each query the first key of its three blocks, below 0 where there is none."""
+    vectors = [tensors[f"in.{name}"].transpose(1, 2) for name in "qkv"]
+    blocks = tensors["aux.block_indices"].permute(3, 0, 2, 1)  # [3, B, kv heads, n]
+    return (*vectors, *(8 * blocks.repeat_interleave(2, 2)))
+
+
 def joined(tensors: Tensors, out: Tensor) -> Tensor:
     """Heads concatenated, no output projection."""
     return join_heads(out)
@@ -65,6 +72,16 @@ LISTED = (
         from_text("input seen[B, ceil(n / 1), ceil(m / 1)]: bool\npattern = seen[i, j]\nalign = start"),
         masked(of_keys=False),
         variant="as data",
+    ),
+    Peer(
+        "nsa_selection",
+        from_text(
+            "input one[B, H, n]: int, two[B, H, n]: int, three[B, H, n]: int\n"
+            "pattern block(first) = first[i] <= j < first[i] + 8\n"
+            "pattern = causal & (block(one) | block(two) | block(three))"
+        ),
+        chosen,
+        finish=lambda tensors, out: out.transpose(1, 2),
     ),
     Peer("longformer_window", from_file("longformer_marked", w=8), marked(8), finish=joined),
     Peer("longformer_global", from_file("longformer_marked", w=8), marked(8), finish=joined),

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from attncc.cli.picture.layout import Page, Words, layout
 from attncc.cli.picture.shades import legend, shades
-from attncc.cli.picture.words import counts_text, heads_text, subtitle, title
+from attncc.cli.picture.words import MADE_UP, counts_text, heads_text, subtitle, title
 from attncc.plan.density import Call
 from attncc.plan.mask import Look, total
 from attncc.spec.model import Spec
+from attncc.spec.sides import reads_data
 from attncc.spec.text import text
 
 
@@ -32,9 +33,11 @@ def page(spec: Spec, call: Call, looks: Sequence[Look], gutter: int) -> Page:
         counts = counts_text(total(looks), tiles, pairs * shown)
         who = f"All {shown} heads" if shown == call.heads else f"These {shown} heads"
         footer = (who, *counts)
+    made_up = reads_data(spec.pattern)
+    footer += MADE_UP if made_up else ()
     words = Words(
         title=title(spec.name, {each.name: each.value for each in spec.parameters}),
-        subtitle=f"{subtitle(call.n, call.m, call.heads, call.start)}, tiles of {rows} × {columns}",
+        subtitle=f"{subtitle(call.n, call.m, call.heads, call.start, made_up=made_up)}, tiles of {rows} × {columns}",
         footer=footer,
         panels=panels,
         legend=tuple(legend(map(shades, looks))),

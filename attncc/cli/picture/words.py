@@ -14,10 +14,16 @@ def title(name: str, parameters: Mapping[str, int | float]) -> str:
     return f"{name} ({shown})" if shown else name
 
 
-def subtitle(n: int, m: int, heads: int, start: int) -> str:
-    """The lengths of a call, and where its first query stands if that is not at the first key."""
+def subtitle(n: int, m: int, heads: int, start: int, *, made_up: bool = False) -> str:
+    """The lengths of a call, where its first query stands if not at the first key, and whether data are made up."""
     stands = f", the first query at position {start}" if start else ""
-    return f"n = {n}, m = {m}, {count(heads, 'head')}{stands}"
+    return f"n = {n}, m = {m}, {count(heads, 'head')}{stands}{', data made up' if made_up else ''}"
+
+
+MADE_UP = (
+    "Data decide which pairs are related: these are made up, the same every time.",
+    "Tiles hold a related pair where tokens stand in their order; kernels may sort or gather them.",
+)
 
 
 def heads_text(heads: tuple[int, ...], every: int) -> str:
