@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -144,13 +144,9 @@ def _flex(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
     lengths = {Name.HEADS: heads, Name.QUERIES: n, Name.KEYS: n, Name.VALID: n}
 
     def block_mask(data: tuple[Tensor, ...]) -> BlockMask:
-        given = {each.name: (each, tensor) for each, tensor in zip(spec.data, data, strict=False)}
-
-        def related_pair(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            names = {**lengths, Name.HEAD: h, Name.I: i, Name.J: j}
-            return _value(spec.pattern, names, None, lambda expr, names: _read(expr, names, b, given))
-
-        axes = {axis for name in _named(spec.pattern) for axis in given[name][0].axes} if data else set()
+        related_pair = pair_of(spec, heads, n, data)
+        read = {node.name for node in walk(spec.pattern) if isinstance(node, Token | Entry)}
+        axes = {axis for each in spec.data if each.name in read for axis in each.axes}
         by_head = Name.HEAD in spec.names or Size.HEADS in axes
         batch = data[0].shape[0] if Size.BATCH in axes else None
         heads_or_none = heads if by_head else None
@@ -184,9 +180,16 @@ def _flex(spec: Spec, n: int, heads: int, device: torch.device) -> Attention:
 _Names = dict[Name, Tensor | int | float]
 
 
-def _named(pattern: Expr) -> set[str]:
-    """The data that a pattern reads."""
-    return {node.name for node in walk(pattern) if isinstance(node, Token | Entry)}
+def pair_of(spec: Spec, heads: int, n: int, data: Sequence[Tensor]) -> Callable[..., Tensor]:
+    """Whether a pair is related, as a function of its batch entry, head, row and key; of the data of one call."""
+    lengths = {Name.HEADS: heads, Name.QUERIES: n, Name.KEYS: n, Name.VALID: n}
+    given = {each.name: (each, tensor) for each, tensor in zip(spec.data, data, strict=False)}
+
+    def related_pair(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        names = {**lengths, Name.HEAD: h, Name.I: i, Name.J: j}
+        return _value(spec.pattern, names, None, lambda expr, names: _read(expr, names, b, given))
+
+    return related_pair
 
 
 def _read(expr: Token | Entry, names: _Names, b: Tensor, given: dict[str, tuple[Data, Tensor]]) -> Tensor:

@@ -9,11 +9,15 @@ from test_fit import SPECS
 from test_oracle import CAUSAL, DOT, EXAMPLES, ROWS, SCALED, H, I, J, call, make, op
 
 from attncc.check.bench import Setting, bench, table
-from attncc.check.oracle import dense
-from attncc.check.rivals import Rival, rivals
+from attncc.check.calls import inputs_of
+from attncc.check.oracle import dense, related
+from attncc.check.rivals import Rival, pair_of, rivals
+from attncc.check.sizes import Case
 from attncc.spec import expr as e
 from attncc.spec.data import K, Q, Size, V
 from attncc.spec.model import Spec
+from tests.modules import SMALL
+from tests.peers.common import from_file
 
 CPU = torch.device("cpu")
 USUAL = op("*", e.Symbol(e.Name.SCALE), DOT)
@@ -66,3 +70,20 @@ def test_a_benchmark_draws_all_data(backward: bool) -> None:
     assert [bool(each.failure) for each in timings] == [False, False, True]
     assert timings[0].best > 0 and timings[1].ratio > 0
     assert "is not given" in table(timings)
+
+
+@pytest.mark.parametrize("name", ["documents", "bigbird", "routing", "padded_causal", "ranges", "time_window"])
+def test_rivals_get_the_mask_that_data_make(name: str) -> None:
+    """SDPA's mask, and the one that FlexAttention is given as a function of a pair."""
+    spec, n = from_file(name, **SMALL[name]), 70
+    case = Case(batch=2, heads=4, kv_heads=2, n=n, m=n, d=16, e=16, dtype=torch.float32, name="rivals")
+    inputs = inputs_of(spec, case)
+    data = [inputs[each.name] for each in spec.data]
+    assert {each: rival.refusal for each, rival in found(spec).items()} == {"SDPA": "", "FlexAttention": ""}
+    out = found(spec)["SDPA"].prepare(n, 4, CPU)(*data)
+    torch.testing.assert_close(out.double(), dense(spec, *data).out, rtol=1e-5, atol=1e-5)
+    b, h, i, j = (
+        torch.arange(size).view([-1 if axis == at else 1 for axis in range(4)]) for at, size in enumerate((2, 4, n, n))
+    )
+    pairs = pair_of(spec, 4, n, data)(b, h, i, j).expand(2, 4, n, n)
+    assert torch.equal(pairs, related(spec, n, n, 4, batch=2, width=16, data=inputs))
