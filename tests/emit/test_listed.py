@@ -62,7 +62,7 @@ def agrees(one: Built, vectors: list[Tensor], *data: Tensor, **options: object) 
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     for found, expected in zip(first, exact, strict=True):
         assert found.isfinite().all()
-        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max().clamp(min=1)))
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9 * float(expected.detach().abs().max().clamp(min=1)))
 
 
 def skewed(n: int) -> Iterator[Tensor]:

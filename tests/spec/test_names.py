@@ -59,11 +59,7 @@ def test_every_other_name_of_a_module_is_free(declaration: str) -> None:
 
     Parameters take every second name, and inputs the others: both are arguments of the same functions.
     """
-    names = TAKEN_NAMES | {each for each in dir(builtins) if each.isalpha()} | {"outs", "windows", "keep_residual"}
-    refused = RESERVED | OF_THE_LANGUAGE | OF_MODULES | FUNCTIONS.keys() | VECTOR_FUNCTIONS.keys() | {*kwlist}
-    refused |= KEY_FUNCTIONS.keys()
-    refused |= {each.lower() for each in KEYWORDS}
-    free = sorted(names - refused)[int(declaration == "input") :: 2]
+    free = _free_names()[int(declaration == "input") :: 2]
     for at in range(0, len(free), _AT_ONCE):
         some = free[at : at + _AT_ONCE]
         made: dict[str, Any] = {"__name__": "names"}
@@ -77,6 +73,45 @@ def test_every_other_name_of_a_module_is_free(declaration: str) -> None:
         for name in some:
             with pytest.raises(ValueError, match=f"names: {name} is "):
                 made["attention"](*data, **given | {name: torch.randn(1)})
+
+
+@pytest.mark.parametrize(
+    ("axes", "pattern"),
+    (
+        ("B, m]: int", "{0}[i] == {0}[j]"),
+        ("B, H, m]: bool", "({0}[i] | {0}[j])"),
+        ("B, ceil(n / 2), ceil(m / 2)]: bool", "{0}[i // 2, j // 2]"),
+    ),
+    ids=("numbers", "marks", "tables"),
+)
+def test_names_are_free_for_what_patterns_read(axes: str, pattern: str) -> None:
+    """What finds tiles and pairs has locals of its own; the first of some names decides how rows and keys stand."""
+    free = _free_names()
+    for at in range(0, len(free), _AT_ONCE):
+        some = free[at : at + _AT_ONCE]
+        declared = "; ".join(f"input {name}[{axes}" for name in some)
+        related = " & ".join(["causal", *(pattern.format(name) for name in some)])
+        text = f"attention names {{ {declared}; pattern = {related} | i - j in [0, 2] }}"
+        made: dict[str, Any] = {"__name__": __name__}
+        text = compile_source(Source("names.attn", text)).text
+        exec(compile(_without_kernels(text), "names.py", "exec"), made)
+        q, k, v = (torch.randn(1, 2, 5, 4, requires_grad=True) for _ in range(3))
+        shape = {"B, m]: int": (1, 5), "B, H, m]: bool": (1, 2, 5)}.get(axes, (1, 3, 3))
+        data = [torch.ones(shape, dtype=torch.int64 if "int" in axes else torch.bool) for _ in some]
+        found = made["attention"](q, k, v, *data, form="torch")
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        assert torch.allclose(found, expected, atol=1e-5), some
+        assert torch.autograd.grad(found.sin().sum(), q)[0].any()
+        made["weights"](q, k, *data)
+
+
+def _free_names() -> list[str]:
+    """Names that the modules' own text uses, and that declared data may have."""
+    names = TAKEN_NAMES | {each for each in dir(builtins) if each.isalpha()} | {"outs", "windows", "keep_residual"}
+    refused = RESERVED | OF_THE_LANGUAGE | OF_MODULES | FUNCTIONS.keys() | VECTOR_FUNCTIONS.keys() | {*kwlist}
+    refused |= KEY_FUNCTIONS.keys()
+    refused |= {each.lower() for each in KEYWORDS}
+    return sorted(names - refused)
 
 
 def _without_kernels(text: str) -> str:
