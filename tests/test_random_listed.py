@@ -79,4 +79,3 @@ def test_torch(number: int, tmp_path: Path) -> None:
     for name, its in expected.items():
         size = its.nan_to_num(0, 0, 0).abs().max().clamp(min=1) if its.numel() else 1
         assert torch.allclose(found[name] / size, its / size, rtol=1e-9, atol=1e-9), f"{name} of\n{text}\n{case}"
-

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,11 +109,14 @@ def test_an_error_is_reported(spec: str, block: str) -> None:
 
 
 def test_the_python_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = [each for each in re.findall(r"^```python\n(.*?)^```", README, re.M | re.S) if "import torch" in each]
+    blocks = [each for each in re.findall(r"^```python\n(.*?)^```", README, re.M | re.S) if "import torch" in each]
     monkeypatch.syspath_prepend(str(ROOT))
-    scope: dict[str, object] = {}
-    exec(compile(textwrap.dedent(block), "README.md", "exec"), scope)
-    assert tuple(scope["w"].shape) == (2, 8, 4, 300)  # type: ignore[attr-defined]
+    scopes: list[dict[str, Any]] = [{} for _ in blocks]
+    for block, scope in zip(blocks, scopes, strict=True):
+        exec(compile(textwrap.dedent(block), "README.md", "exec"), scope)
+    whole, by_data = scopes
+    assert tuple(whole["w"].shape) == (2, 8, 4, 300)
+    assert tuple(by_data["out"].shape) == (2, 4, 1000, 32)
 
 
 def test_the_table_of_commands_is_complete() -> None:

@@ -18,7 +18,7 @@ _SHARE = 0.2  # of the pairs, which a picture shows best
 
 
 def made_up_pairs(spec: Spec, n: int, m: int, heads: int, start: int) -> Tensor | None:
-    """Which pairs are related, bool [heads, n, m], with the first query at `start`; None where no data were found to fit.
+    """Which pairs are related, bool [heads, n, m], the first query at `start`; None where no data are found to fit.
 
     Of several draws that one is taken whose pairs are neither few nor most of all.
     """

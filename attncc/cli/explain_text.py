@@ -26,7 +26,8 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
             own = {**each, "name": f"Branch {name}", "parameters": {}, "summary": ""}
             parts.append(as_text(own, verbose))
         return "\n\n".join(parts)
-    ranges = "What positions allow" if found["lists"] else "Ranges of"
+    by_data = found["lists"] is not None
+    ranges = "What positions allow" if by_data else "Ranges of"
     sections = [
         title,
         ["Meaning", *_rows([*_declared(found["data"]), *_meaning(found["meaning"])])],
@@ -35,14 +36,19 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
         ["Dense graph: what the spec says", *_indent(found["graphs"]["dense"])],
         ["Forward graph: what became of it", *_indent(found["graphs"]["forward"])],
         *([["Backward graph: its gradient", *_indent(found["graphs"]["backward"])]] if verbose else []),
-        *([_lists(found["lists"])] if found["lists"] else []),
+        *([_lists(found["lists"])] if by_data else []),
         [f"{ranges} a tile of rows first … last", *_ranges(found["head_classes"], "by_row")],
         *([[f"{ranges} a tile of keys first … last", *_ranges(found["head_classes"], "by_column")]] if verbose else []),
         *([_pieces(found["pieces"])] if found["pieces"] else []),
-        ["Proven", *_facts(found["head_classes"], bool(found["lists"])), _decoder(found["decoder"]), _whole_numbers(found["longest_call"])],
-        [_at_sizes(found["sizes"]), *_tiles(found["tiles"], bool(found["lists"]))],
+        [
+            "Proven",
+            *_facts(found["head_classes"], by_data),
+            _decoder(found["decoder"]),
+            _whole_numbers(found["longest_call"]),
+        ],
+        [_at_sizes(found["sizes"]), *_tiles(found["tiles"], by_data)],
         ["What runs, and what would", *_candidates(found["cost"], found["pieces"])],
-        ["Cost of a batch entry", *_cost(found["cost"], found["pieces"], bool(found["lists"]))],
+        ["Cost of a batch entry", *_cost(found["cost"], found["pieces"], by_data)],
         *([_linear(found["linear"])] if found["linear"] else []),
         ["Kept for backward, beside the arguments", *_saved(found)],
         ["Tiles tried on a GPU: rows x columns, warps, stages", *_autotune(found, verbose)],

@@ -93,8 +93,8 @@ def show(
     from attncc.plan.density import Call
     from attncc.plan.domain import analyse
     from attncc.plan.mask import looks, usual_tile
-    from attncc.plan.partition import partition
     from attncc.plan.outer import outer
+    from attncc.plan.partition import partition
     from attncc.spec.model import Align
     from attncc.spec.resolve import load
     from attncc.spec.sides import reads_data

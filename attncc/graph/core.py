@@ -128,8 +128,8 @@ TAKEN_NAMES = frozenset(
     "outs own place prepared q_start q_starts rest results run run_group seen shrink store width value_width windows "
     "x d_out d_lse d_rows dq dk dv len range slice tuple abs "
     # of lists in torch
-    "apart begins bisect counts dead end enumerate finishes is_met listed lists met most most_keys number of_keys order "
-    "others places result runs scores start stop tiled tiles told widest widths "
+    "apart begins bisect counts dead end enumerate finishes is_met listed lists met most most_keys number of_keys "
+    "order others places result runs scores start stop tiled tiles told widest widths "
     # of decoders
     "cache carried found full held state states "
     # of the kernels

@@ -99,15 +99,15 @@ def heads_text(one: HeadClass) -> str:
     return "every head" if one.condition == TRUE else f"heads where {text(one.condition)}"
 
 
-def plan_sentence(
-    domain: Domain, pieces: Pieces | None = None, lists: Lists | None = None, most: int = 2
-) -> str:
+def plan_sentence(domain: Domain, pieces: Pieces | None = None, lists: Lists | None = None, most: int = 2) -> str:
     """What a tile of rows does, for at most so many classes of heads, and in which pieces long calls take it."""
     if lists is not None:
         count = len(lists.passes)
         passes = "" if count == 1 else f", in {count} passes"
-        within = "" if not is_restricted(domain) else f", within what positions allow: {_classes_sentence(domain.classes, most)}"
-        return f"data tell the tiles of keys that a tile of rows visits{passes}{within.removesuffix('.')}."
+        told = f"data tell the tiles of keys that a tile of rows visits{passes}"
+        if not is_restricted(domain):
+            return f"{told}."
+        return f"{told}, within what positions allow: {_classes_sentence(domain.classes, most)}"
     whole = _classes_sentence(domain.classes, most)
     return whole if pieces is None else f"{whole} {_pieces_sentence(pieces, most)}"
 

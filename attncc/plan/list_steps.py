@@ -12,10 +12,10 @@ from attncc.rewrite.engine import Refusal, Step
 from attncc.spec.expr import Expr
 from attncc.spec.text import text
 
-SEARCH_RUNS = "where a number ascends with the keys, those that a comparison allows are a run: two searches find its ends."
-SORT_BY_KEY = "in the order of a number that is compared, the keys of a row are a run, and rows that stand together share it."
+SEARCH_RUNS = "where a number ascends with the keys, those that a comparison allows are a run, found by two searches."
+SORT_BY_KEY = "in the order of a number that is compared, the keys of a row are a run, and neighbours share it."
 GATHER_KEYS = "keys that a predicate of their own chooses stand side by side, and keys that none chooses are left out."
-LIST_TILES = "when data are known, the tiles of keys that a tile of rows meets are listed; what no list names is not visited."
+LIST_TILES = "when data are known, the tiles of keys that a tile of rows meets are listed; no others are visited."
 
 
 def list_steps(lists: Lists, pattern: Expr) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
@@ -46,17 +46,14 @@ def _search_runs(lists: Lists) -> Step | Refusal:
     if not searched:
         return Refusal("search-runs", SEARCH_RUNS, "the pattern compares no number that ascends with the keys")
     before = tuple(f"related = {text(each.pattern)}" for each in searched)
-    after = tuple(
-        f"keys with {' and '.join(_bound_texts(_ascending(lists, each)))} are a run"
-        for each in searched
-    )
+    after = tuple(f"keys with {' and '.join(_bound_texts(_ascending(lists, each)))} are a run" for each in searched)
     return Step("search-runs", SEARCH_RUNS, before, after)
 
 
 def _sort_by_key(lists: Lists) -> Step | Refusal:
     ordered = [each for each in lists.passes if each.order is not None]
     if not ordered:
-        return Refusal("sort-by-key", SORT_BY_KEY, "no two ends of a run are numbers that keys would have to be sorted by")
+        return Refusal("sort-by-key", SORT_BY_KEY, "no number that is compared has to be sorted by")
     after = []
     for each in ordered:
         assert each.order is not None
@@ -83,7 +80,7 @@ def _gathered(one: Pass) -> Iterator[str]:
 def _own_rows(lists: Lists) -> Step | Refusal:
     apart = [each for each in lists.passes if each.rows_first is not None]
     if not apart:
-        return Refusal("own-rows", OWN_ROWS, "no predicate of rows alone tells rows that see other keys than their neighbours")
+        return Refusal("own-rows", OWN_ROWS, "no predicate of rows alone tells rows apart")
     before = tuple(f"related = {text(each.pattern)}" for each in apart)
     after = tuple(f"rows {rows_text(each)}" for each in apart)
     return Step("own-rows", OWN_ROWS, before, after)
@@ -99,7 +96,8 @@ def rows_text(one: Pass) -> str:
     """How the rows of a pass stand."""
     if one.order is not None:
         return f"in the order of {text(one.order.row)}"
-    return "as they stand" if one.rows_first is None else f"where {text(one.rows_first)} first, if that saves tiles"
+    first = "" if one.rows_first is None else f", or those where {text(one.rows_first)} first if that saves tiles"
+    return f"as they stand{first}"
 
 
 def keys_text(one: Pass) -> str:
@@ -134,7 +132,8 @@ def _bound_texts(bounds: Sequence[Bound]) -> list[str]:
     """What bounds say of a key, two that make an equation as one."""
     found = {}
     for each in bounds:
-        ends = {other.lower for other in bounds if (other.of, other.value, other.strict) == (each.of, each.value, False)}
+        own = each.of, each.value, False
+        ends = {other.lower for other in bounds if (other.of, other.value, other.strict) == own}
         sign = "==" if len(ends) == 2 else (">" if each.lower else "<") + "=" * (not each.strict)
         found[f"{each.of or 'j'} {sign} {text(each.value)}"] = None
     return list(found)
@@ -143,7 +142,7 @@ def _bound_texts(bounds: Sequence[Bound]) -> list[str]:
 def with_lists(
     lists: Lists, pattern: Expr, steps: tuple[Step, ...], refusals: tuple[Refusal, ...]
 ) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
-    """The steps of a pattern's outer domain, with those of lists in place of pieces; laws that lists replace fall away."""
+    """The steps of a pattern's outer domain, with those of lists in place of pieces, and without what these replace."""
     own, not_own = list_steps(lists, pattern)
     last = tuple(each for each in steps if each.law == "one-sweep")
     first = tuple(each for each in steps if each not in last)

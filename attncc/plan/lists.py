@@ -345,9 +345,8 @@ class _Reader:
         width = _block_width(entry.indices[-1])
         others = {kind for each in entry.indices[:-1] for kind in self._side(each)}
         beside = substitute(atom, {entry: TRUE if entry.truth else Const(0)})
-        if width is None or not others <= {Kind.ROW_FACT} or any(isinstance(each, Local | Symbol) for each in walk(beside)):
-            return None
-        return Blocks(entry, width, atom)
+        alone = not any(isinstance(each, Local | Symbol) for each in walk(beside))
+        return Blocks(entry, width, atom) if width is not None and others <= {Kind.ROW_FACT} and alone else None
 
     def _comparison(self, op: CompareOp, left: Expr, right: Expr) -> list[Bound | Blocks | Named]:
         terms = [*_summands(left, 1), *_summands(right, -1)]

@@ -80,7 +80,7 @@ def _look(one: HeadClass, call: Call, heads: tuple[int, ...]) -> Look:
 
 
 def looks_of_pairs(domain: Domain, call: Call, shown: Iterable[int], pairs: Mask, *, apart: bool) -> list[Look]:
-    """What heads look like whose pairs [heads, n, m] data decided: a tile is met where it holds any, and then masked."""
+    """What heads look like whose pairs [heads, n, m] data decide: a tile that holds any is met, with a mask."""
     wanted = set(shown)
     rows, keys = range(call.start, call.start + call.n), range(call.m)
     found: list[Look] = []

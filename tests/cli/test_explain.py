@@ -28,8 +28,16 @@ CASES = {
     "cosformer_causal": (),
     "based": (),
     "windowed_linear": (),
+    "documents": (),
+    "longformer_marked": ("-D", "w=64"),
+    "bigbird": (),
 }
 PER_HEAD = "attention per_head { pattern = causal & (h % 2 == 0 ? i - j < 64 : (i - j) % 64 == 0) }"
+
+SEVERAL_PASSES = (
+    "attention several { input kind[B, H, m]: int, mark[B, m]: bool, far[B, H]: int\n"
+    "pattern = kind[i] == kind[j] | mark[i] | mark[j] | 0 <= i - j < far[h] }"
+)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -41,6 +49,22 @@ def test_text(name: str, golden: Golden) -> None:
 
 def test_text_of_heads_that_differ(golden: Golden) -> None:
     golden("explain_per_head.txt", run("explain", "-", "--heads", "4", stdin=PER_HEAD).stdout)
+
+
+def test_text_of_lists_in_several_orders(golden: Golden) -> None:
+    golden("explain_several_passes.txt", run("explain", "-", stdin=SEVERAL_PASSES).stdout)
+
+
+def test_what_data_decide_is_no_number() -> None:
+    """Counts that positions allow are told as bounds."""
+    found = run("explain", SPECS / "documents.attn").stdout
+    told = found[found.index("At n = ") :]
+    counts = [line for line in told.splitlines() if "pairs" in line or "FLOPs  " in line]
+    assert counts and all(
+        any(word in line for word in ("at most", "≤", "as data say", "for each related pair", "every pair"))
+        for line in counts
+    )
+    assert "as data say" in told and "tiles are listed when data are known" in told
 
 
 def test_where_the_rows_stand_is_said() -> None:
@@ -72,6 +96,7 @@ def test_json_has_stable_keys() -> None:
         "decoder",
         "longest_call",
         "pieces",
+        "lists",
         "tiles",
         "cost",
         "linear",

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attncc.check.made_up import made_up_pairs
 from attncc.check.oracle import related
 from attncc.cli.picture.outline import path
 from attncc.cli.picture.page import page
@@ -347,3 +348,30 @@ def test_pieces_are_listed() -> None:
     told = json.loads(run("show", spec, "--n", "64", "--json").stdout)["pieces"]
     assert told["least_keys"] and [len(piece) for piece in told["pieces"]] == [1, 1]
     assert json.loads(run("show", SPECS / "causal.attn", "--json").stdout)["pieces"]["pieces"] == []
+
+
+@pytest.mark.parametrize("name", ["documents", "routing", "longformer_marked", "bigbird", "ranges", "time_window"])
+def test_data_are_made_up_the_same_every_time(name: str, tmp_path: Path) -> None:
+    file, options = spec_file(name, tmp_path)
+    picture, n, m = tmp_path / "picture.svg", 70, 70
+    call = ("show", file, *options, "--n", n, "--heads", H, "--tile", "16x8")
+    result = run(*map(str, call), "-o", str(picture))
+    assert result.exit_code == 0, result.output
+    panels = svg_panels(picture, n, m)
+    expected = made_up_pairs(spec_of(name), n, m, H, 0)
+    assert expected is not None and 0.02 < expected.double().mean() < 0.9
+    for head, panel in enumerate(panels):
+        assert (panel.related == expected[head].numpy()).all()
+        held = panel.related[:64, :64].reshape(4, 16, 8, 8).any(axis=(1, 3))
+        assert (panel.visited[:64:16, :64:8] == held).all() and not panel.unmasked.any()
+    assert "data made up" in picture.read_text()
+    text, found = run(*map(str, call)).stdout, json.loads(run(*map(str, call), "--json").stdout)
+    assert "Data decide which pairs are related: these are made up, the same every time." in text
+    assert text == run(*map(str, call)).stdout
+    assert found["data"] == "made up"
+    assert [each["pairs"] for each in found["heads"]] == expected.sum((1, 2)).tolist()
+
+
+def test_what_data_decide_is_drawn_for_short_calls() -> None:
+    result = run("show", str(SPECS / "documents.attn"), "--n", "4096")
+    assert result.exit_code == 2 and "lower --n or --heads" in result.stderr

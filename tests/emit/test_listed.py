@@ -17,7 +17,8 @@ from tests.modules import SMALL, Built, build, build_file
 LENGTHS = (1, 7, 521)
 TEXTS = {
     "buckets": "input b[B, H, m]: int\npattern = causal & b[i] == b[j]",
-    "buckets by products": "input b[B, H, m]: int\npattern = causal & b[i] == b[j]\nweight = dot(q, k)\nnormalize = none",
+    "buckets by products": "input b[B, H, m]: int\npattern = causal & b[i] == b[j]\n"
+    "weight = dot(q, k)\nnormalize = none",
     "rounds": "input a[B, H, m]: int, b[B, H, m]: int\npattern = a[i] == a[j] | b[i] == b[j] | i - j in [0, 1]",
     "marks": "input mark[B, m]: bool\npattern = window(5, 5) | mark[i] | mark[j]",
     "blocks and marks": "input t[B, H, ceil(m / 16), ceil(m / 16)]: bool, mark[B, m]: bool\n"
@@ -206,7 +207,9 @@ def scores(one: Built, n: int, *data: Tensor) -> float:
     return counted / n
 
 
-@pytest.mark.parametrize("name", ["documents", "buckets", "marks", "longformer_marked", "blocks and marks", "time_window"])
+@pytest.mark.parametrize(
+    "name", ["documents", "buckets", "marks", "longformer_marked", "blocks and marks", "time_window"]
+)
 def test_work_grows_as_the_length(name: str, built: Callable[[str], Built]) -> None:
     """Documents of 200 tokens, buckets of 100, 16 marked tokens wherever they stand, one block in a row."""
     found = []
@@ -240,4 +243,3 @@ def test_what_the_catalogue_reads_is_data() -> None:
         *("bigbird", "bigbird_counted", "documents", "longformer_marked", "packed"),
         *("padded", "padded_causal", "ranges", "routing", "time_window"),
     }
-

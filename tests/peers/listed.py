@@ -54,7 +54,7 @@ def masked(of_keys: bool) -> Callable[[Tensors], Operands]:
 
 
 def chosen(tensors: Tensors) -> Operands:
-    """Vectors with heads before tokens, and for each query the first key of its three blocks, below 0 where there is none."""
+    """Vectors with heads before tokens, and the first keys of each query's three blocks, below 0 for none."""
     vectors = [tensors[f"in.{name}"].transpose(1, 2) for name in "qkv"]
     blocks = tensors["aux.block_indices"].permute(3, 0, 2, 1)  # [3, B, kv heads, n]
     return (*vectors, *(8 * blocks.repeat_interleave(2, 2)))
