@@ -31,8 +31,8 @@ except ImportError:  # the kernels need triton; everything else works without
 # - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
 # - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
 #   the same number of the row.
-# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; what
-#   no list names is not visited.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
 # - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
 #   are rescaled.
 
@@ -242,14 +242,9 @@ def _listed(runs, rows, keys, in_order, n, m, told=()):
         low, high = (x.expand(entries, n).gather(1, at).view(rows.shape) for x in (low, high))
         met = (low < high) & (rows < n)
         first = torch.where(met, low, keys.shape[1] * _KEYS).amin(-1).flatten()
-        codes.append(
-            _codes(
-                torch.arange(entries * tiles, device=rows.device),
-                first,
-                torch.where(met, high, 0).amax(-1).flatten(),
-                keys.shape[1],
-            )
-        )
+        stop = torch.where(met, high, 0).amax(-1).flatten()
+        tile = torch.arange(entries * tiles, device=rows.device)
+        codes.append(_codes(tile, first, stop, keys.shape[1]))
     for tile, low, high in told:
         codes.append(_codes(tile, low, high, keys.shape[1]))
     codes = torch.cat(codes).unique()

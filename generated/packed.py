@@ -30,10 +30,10 @@ except ImportError:  # the kernels need triton; everything else works without
 # - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
 # - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
 #   the same number of the row.
-# - search-runs: where a number ascends with the keys, those that a comparison allows are a run:
-#   two searches find its ends.
-# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; what
-#   no list names is not visited.
+# - search-runs: where a number ascends with the keys, those that a comparison allows are a run,
+#   found by two searches.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
 # - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
 #   are rescaled.
 
@@ -224,14 +224,9 @@ def _listed(runs, rows, keys, in_order, n, m):
         low, high = (x.expand(entries, n).gather(1, at).view(rows.shape) for x in (low, high))
         met = (low < high) & (rows < n)
         first = torch.where(met, low, keys.shape[1] * _KEYS).amin(-1).flatten()
-        codes.append(
-            _codes(
-                torch.arange(entries * tiles, device=rows.device),
-                first,
-                torch.where(met, high, 0).amax(-1).flatten(),
-                keys.shape[1],
-            )
-        )
+        stop = torch.where(met, high, 0).amax(-1).flatten()
+        tile = torch.arange(entries * tiles, device=rows.device)
+        codes.append(_codes(tile, first, stop, keys.shape[1]))
     codes = codes[0] if len(codes) == 1 else torch.cat(codes).unique()
     counts = torch.bincount(codes // keys.shape[1], minlength=entries * tiles)
     in_order = in_order[0] and n % _ROWS == 0, in_order[1] and m % _KEYS == 0

@@ -32,8 +32,8 @@ except ImportError:  # the kernels need triton; everything else works without
 #   the same number of the row.
 # - gather-keys: keys that a predicate of their own chooses stand side by side, and keys that none
 #   chooses are left out.
-# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; what
-#   no list names is not visited.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
 # - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
 #   are rescaled.
 
@@ -216,14 +216,9 @@ def _listed(runs, rows, keys, in_order, n, m):
         low, high = (x.expand(entries, n).gather(1, at).view(rows.shape) for x in (low, high))
         met = (low < high) & (rows < n)
         first = torch.where(met, low, keys.shape[1] * _KEYS).amin(-1).flatten()
-        codes.append(
-            _codes(
-                torch.arange(entries * tiles, device=rows.device),
-                first,
-                torch.where(met, high, 0).amax(-1).flatten(),
-                keys.shape[1],
-            )
-        )
+        stop = torch.where(met, high, 0).amax(-1).flatten()
+        tile = torch.arange(entries * tiles, device=rows.device)
+        codes.append(_codes(tile, first, stop, keys.shape[1]))
     codes = codes[0] if len(codes) == 1 else torch.cat(codes).unique()
     counts = torch.bincount(codes // keys.shape[1], minlength=entries * tiles)
     in_order = in_order[0] and n % _ROWS == 0, in_order[1] and m % _KEYS == 0

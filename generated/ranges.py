@@ -28,8 +28,8 @@ except ImportError:  # the kernels need triton; everything else works without
 # - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
 # - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
 #   the same number of the row.
-# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; what
-#   no list names is not visited.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
 # - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
 #   are rescaled.
 
@@ -179,13 +179,13 @@ def _interval(low, high, holds, i, length):
     return low, torch.where(holds, high, 0) if isinstance(holds, Tensor) else high
 
 
-def _whole(x, up, near=None):
-    """A bound of positions as a whole number; what was computed is widened by its rounding."""
+def _whole(x, up, widen=0, near=None):
+    """A bound of positions as a whole number, `widen`ed by its rounding: -1 down, 1 up."""
     if not x.is_floating_point():
         return x
-    if near is not None:
-        x = x + (8 if up else -8) * torch.finfo(x.dtype).eps * (x.abs() + near.abs())
-    return (x.ceil() if up else x.floor()).clamp(-_FAR, _FAR).long()
+    if widen:
+        x = x + 8 * widen * torch.finfo(x.dtype).eps * (x.abs() + near.abs())
+    return (x.ceil() if up else x.floor()).double().clamp(-_FAR, _FAR).long()
 
 
 def _most(dtype):
@@ -208,14 +208,9 @@ def _listed(runs, rows, keys, in_order, n, m):
         low, high = (x.expand(entries, n).gather(1, at).view(rows.shape) for x in (low, high))
         met = (low < high) & (rows < n)
         first = torch.where(met, low, keys.shape[1] * _KEYS).amin(-1).flatten()
-        codes.append(
-            _codes(
-                torch.arange(entries * tiles, device=rows.device),
-                first,
-                torch.where(met, high, 0).amax(-1).flatten(),
-                keys.shape[1],
-            )
-        )
+        stop = torch.where(met, high, 0).amax(-1).flatten()
+        tile = torch.arange(entries * tiles, device=rows.device)
+        codes.append(_codes(tile, first, stop, keys.shape[1]))
     codes = codes[0] if len(codes) == 1 else torch.cat(codes).unique()
     counts = torch.bincount(codes // keys.shape[1], minlength=entries * tiles)
     in_order = in_order[0] and n % _ROWS == 0, in_order[1] and m % _KEYS == 0
@@ -252,7 +247,7 @@ def _lists(
     runs = []
     # low_of_row <= j & j < high_of_row
     low, high = _interval(0, m, True, i, length)
-    low = low.maximum(_whole(low_of_row, False) - k_start)
+    low = low.maximum(_whole(low_of_row, True) - k_start)
     high = high.minimum(_whole(high_of_row, True) - k_start)
     runs.append((low, high))
     return _listed(runs, tiled, _tiles_of(keys, m, _KEYS), (rows is row, kv_lengths is None), n, m)

@@ -34,10 +34,10 @@ except ImportError:  # the kernels need triton; everything else works without
 #   the same number of the row.
 # - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
 #   to: the rest adds 0.
-# - sort-by-key: in the order of a number that is compared, the keys of a row are a run, and rows
-#   that stand together share it.
-# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; what
-#   no list names is not visited.
+# - sort-by-key: in the order of a number that is compared, the keys of a row are a run, and
+#   neighbours share it.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
 # - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
 #   are rescaled.
 
@@ -236,14 +236,9 @@ def _listed(runs, rows, keys, in_order, n, m):
         low, high = (x.expand(entries, n).gather(1, at).view(rows.shape) for x in (low, high))
         met = (low < high) & (rows < n)
         first = torch.where(met, low, keys.shape[1] * _KEYS).amin(-1).flatten()
-        codes.append(
-            _codes(
-                torch.arange(entries * tiles, device=rows.device),
-                first,
-                torch.where(met, high, 0).amax(-1).flatten(),
-                keys.shape[1],
-            )
-        )
+        stop = torch.where(met, high, 0).amax(-1).flatten()
+        tile = torch.arange(entries * tiles, device=rows.device)
+        codes.append(_codes(tile, first, stop, keys.shape[1]))
     codes = codes[0] if len(codes) == 1 else torch.cat(codes).unique()
     counts = torch.bincount(codes // keys.shape[1], minlength=entries * tiles)
     in_order = in_order[0] and n % _ROWS == 0, in_order[1] and m % _KEYS == 0

@@ -134,6 +134,8 @@ ATOMS: dict[str, Callable[[Pair, int], bool]] = {
     "i < until[j]": lambda x, a: x.i < x.at("until"),
     "time[i] - time[j] < 0.5": lambda x, a: x.here("time") - x.at("time") < 0.5,
     "abs(time[i] - time[j]) * {a} <= 3": lambda x, a: abs(x.here("time") - x.at("time")) * a <= 3,
+    "heat <= j": lambda x, a: x.own("heat") <= x.j,
+    "heat > j - {a}": lambda x, a: x.own("heat") > x.j - a,
     "heat > time": lambda x, a: x.own("heat") > x.at("time"),
     "i - j < reach": lambda x, a: x.i - x.j < x.entry("reach"),
     "abs(i - j) <= span[h]": lambda x, a: abs(x.i - x.j) <= x.entry("span", x.h),

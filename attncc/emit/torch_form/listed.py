@@ -203,8 +203,9 @@ class ListsPrinter:
         if bound.of is None:
             self.calls.add("_whole")
             shift = " + 1" if bound.strict == bound.lower else ""
-            near = ", i" if isinstance(bound.value, Binary) else ""
-            writer.line(f"{end} = {end}.{method}(_whole({value}, {not bound.lower}{near}) - k_start{shift})")
+            near = f", {-1 if bound.lower else 1}, i" if isinstance(bound.value, Binary) else ""
+            whole = f"_whole({value}, {bound.lower != bound.strict}{near})"
+            writer.line(f"{end} = {end}.{method}({whole} - k_start{shift})")
             return
         self.calls |= {"_searched", "_in_order"}
         right = bound.strict if bound.lower else not bound.strict
