@@ -186,7 +186,7 @@ def pair_of(spec: Spec, heads: int, n: int, data: Sequence[Tensor]) -> Callable[
     given = {each.name: (each, tensor) for each, tensor in zip(spec.data, data, strict=False)}
 
     def related_pair(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        names = {**lengths, Name.HEAD: h, Name.I: i, Name.J: j}
+        names: _Names = {**lengths, Name.HEAD: h, Name.I: i, Name.J: j}
         return _value(spec.pattern, names, None, lambda expr, names: _read(expr, names, b, given))
 
     return related_pair
@@ -198,10 +198,11 @@ def _read(expr: Token | Entry, names: _Names, b: Tensor, given: dict[str, tuple[
     if isinstance(expr, Token):
         own = names[Name.J] if declared.is_column else names[Name.I]
         of_head = names[Name.HEAD] * tensor.shape[-2] // names[Name.HEADS] if Size.HEADS in declared.axes else 0
-        places = {Size.BATCH: b, Size.HEADS: of_head}
-        return tensor[tuple(places.get(axis, own) for axis in declared.axes)]  # type: ignore[arg-type]
+        leading = {Size.BATCH: b, Size.HEADS: of_head}
+        return tensor[tuple(leading.get(axis, own) for axis in declared.axes)]  # type: ignore[arg-type, index]
     indices = [_value(each, names, None, lambda inner, at: _read(inner, at, b, given)) for each in expr.indices]
-    return tensor[(b, *indices) if Size.BATCH in declared.axes else tuple(indices)]
+    places = (b, *indices) if Size.BATCH in declared.axes else tuple(indices)
+    return tensor[places]  # type: ignore[index]  # numbers of vmap are tensors as well
 
 
 def _value(

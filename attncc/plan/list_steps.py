@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from attncc.plan.derivation import OWN_ROWS, SPLIT_UNION
 from attncc.plan.describe import interval_text
-from attncc.plan.lists import Bound, Lists, Pass, Runs
+from attncc.plan.lists import Blocks, Bound, Lists, Pass, Runs
 from attncc.plan.ranges import Interval
 from attncc.rewrite.engine import Refusal, Step
 from attncc.spec.expr import Expr
@@ -111,7 +111,10 @@ def keys_text(one: Pass) -> str:
 
 def runs_text(runs: Runs) -> str:
     """Which keys a conjunction names for the rows first … last of a tile, as far as it is known before data are."""
-    named = [f"keys in blocks where {text(each.holds)}" for each in runs.blocks]
+    named = [
+        f"keys in blocks where {text(each.holds)}" if isinstance(each, Blocks) else f"keys that {each.of} names"
+        for each in runs.blocks
+    ]
     named += [f"keys with {each}" for each in _bound_texts(runs.bounds)]
     touched = [segment.touched for each in runs.classes for segment in each.by_row]
     if touched and Interval(None, None) not in touched:
@@ -130,7 +133,7 @@ def _ascending(lists: Lists, runs: Runs) -> list[Bound]:
 
 def _bound_texts(bounds: Sequence[Bound]) -> list[str]:
     """What bounds say of a key, two that make an equation as one."""
-    found = {}
+    found: dict[str, None] = {}
     for each in bounds:
         own = each.of, each.value, False
         ends = {other.lower for other in bounds if (other.of, other.value, other.strict) == own}
@@ -146,6 +149,6 @@ def with_lists(
     own, not_own = list_steps(lists, pattern)
     last = tuple(each for each in steps if each.law == "one-sweep")
     first = tuple(each for each in steps if each not in last)
-    replaced = {each.law for each in (*own, *not_own)}
+    replaced = {step.law for step in own} | {refusal.law for refusal in not_own}
     left = tuple(each for each in refusals if each.law not in replaced)
     return (*first, *own, *last), (*not_own, *left)

@@ -58,7 +58,7 @@ def _slots(places, tokens):
 WITH_FULL = '''
 
 def _with_full(lists):
-    """Lists that name also tiles of keys that all rows of a tile see: kernels take these as the others."""
+    """Lists that name also the tiles of keys that all rows of a tile see: kernels mask these too."""
     low, high = lists.full
     tiles, number = lists.keys.shape[1], torch.arange(len(lists.counts), device=lists.met.device)
     row = number.repeat_interleave(lists.counts, output_size=len(lists.met))
