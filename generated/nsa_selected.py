@@ -8,7 +8,8 @@
 #       pattern = causal & j // block in blocks
 #     }
 #
-# Plan: a tile of rows first … last visits keys up to last.
+# Plan: data tell the tiles of keys that a tile of rows visits, within what positions allow: a
+# tile of rows first … last visits keys up to last.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 # Decoder: keeps every key so far.
 
@@ -32,6 +33,8 @@ except ImportError:  # the kernels need triton; everything else works without
 #   the same number of the row.
 # - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
 #   to: the rest adds 0.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
 # - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
 #   are rescaled.
 
@@ -68,7 +71,637 @@ def _numbers(q, k, v, scale, kv_lengths):
 
 # --- Triton kernels -------------------------------------------------------------------------------
 if triton is not None:
-    pass
+    # Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
+    _WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
+
+    @triton.jit
+    def _dot(a, b, acc, PRECISION: tl.constexpr):
+        """a @ b + acc in float32; `acc` may be None."""
+        if _WIDEN:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+    @triton.jit
+    def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
+        if MASKED and WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=visible[:, None] & (dims[None, :] < WIDTH), other=0.0)
+        elif MASKED:
+            tile = tl.load(pointers, mask=visible[:, None], other=0.0)
+        elif WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=dims[None, :] < WIDTH, other=0.0)
+        else:
+            tile = tl.load(pointers)
+        return tile
+
+    @triton.jit
+    def _load_numbers(start, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+        """[LANES] consecutive numbers; what is not visible reads as `other`."""
+        pointers = start + tl.arange(0, LANES)
+        if MASKED:
+            numbers = tl.load(pointers, mask=visible, other=other)
+        else:
+            numbers = tl.load(pointers)
+        return numbers
+
+    @triton.jit
+    def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                    BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+    @triton.jit
+    def _load_facts(start, visible, LANES: tl.constexpr):
+        """What the pattern asks of [LANES] consecutive tokens; 0 where there is none."""
+        return tl.load(start + tl.arange(0, LANES), mask=visible, other=0)
+
+    @triton.jit
+    def _modulo(a, b):
+        """The remainder of a // b rounded down, for b > 0: never negative."""
+        return ((a % b) + b) % b
+
+    @triton.jit
+    def _inverse(x):
+        """1 / x, and 0 where x is 0: a row without weights gives 0."""
+        zero = x == 0.0
+        return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, x))
+
+    @triton.jit
+    def _log(x):
+        """The natural logarithm, -inf where x is 0."""
+        positive = x > 0.0
+        return tl.where(positive, tl.log(tl.where(positive, x, 1.0)), float("-inf"))
+
+    @triton.jit
+    def _floor_divide(a, b):
+        """a // b rounded down, for b > 0; Triton's own rounds towards 0."""
+        return (a - _modulo(a, b)) // b
+
+    @triton.jit
+    def _forward_tile(
+        peak, rows, total, q, blocks_of_row,
+        k_ptr, v_ptr, k_stride, v_stride,
+        i, column, k_start, keys, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = column_lanes < keys
+        j = k_start + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            related = (
+                (j[None, :] <= i[:, None])
+                & _is_among(_floor_divide(j[None, :], 64), blocks_of_row[:, None])
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "lists"])
+    def _forward_kernel(
+        q_ptr, blocks_of_row_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, lists, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * n
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        blocks_of_row = _load_facts(blocks_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        i = q_start + row_lanes
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        peak = tl.full([BLOCK_M], -3.4028234663852886e38, tl.float32)
+        rows = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            peak, rows, total = _forward_tile(
+                peak, rows, total, q, blocks_of_row,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, keys, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M), lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_tile(residual_ptr + first_vector * E, visible, residual, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile(
+        dv, dk_total, k, v,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, blocks_of_row_ptr, q_stride, d_out_stride,
+        j, row, q_start, n, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        i = q_start + row_lanes
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_qk
+        blocks_of_row = _load_facts(blocks_of_row_ptr, visible, BLOCK_M)
+        if MASKED:
+            related = (
+                (j[:, None] <= i[None, :])
+                & _is_among(_floor_divide(j[:, None], 64), blocks_of_row[None, :])
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_exponent.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "lists"])
+    def _backward_columns_kernel(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, blocks_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, lists, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_M // BLOCK_M  # tiles in one that lists name
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(column, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < keys
+        k = _load_tile(k_ptr, k_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        j = k_start + column_lanes
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            entry = batch * heads + head
+            rows_of_entry = tl.cast(entry, tl.int64) * n
+            # Tiles of rows that meet the tile's keys: met[begin] … met[end - 1].
+            number = entry * lists + column // LIST_N
+            begin = tl.load(begins_ptr + number)
+            end = tl.load(begins_ptr + number + 1)
+            for step in range(begin * PARTS, end * PARTS):
+                tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+                dv, dk_total = _backward_columns_tile(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    blocks_of_row_ptr + rows_of_entry + tile * BLOCK_M, q_strides[2],
+                    d_out_strides[2],
+                    j, tile * BLOCK_M, q_start, n, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        _store_tile(
+            dk_ptr + first_vector * D,
+            column_lanes < m,
+            tl.where(seen[:, None], dk, 0.0),
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        _store_tile(
+            dv_ptr + first_vector * E,
+            column_lanes < m,
+            tl.where(seen[:, None], dv, 0.0),
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile(
+        dq_total, q, d_out, delta, blocks_of_row, lse_2,
+        k_ptr, v_ptr, k_stride, v_stride,
+        i, column, k_start, keys, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = column_lanes < keys
+        j = k_start + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            related = (
+                (j[None, :] <= i[:, None])
+                & _is_among(_floor_divide(j[None, :], 64), blocks_of_row[:, None])
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        dq_total = _dot(d_exponent.to(k.dtype), k, dq_total, PRECISION)
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "lists"])
+    def _backward_rows_kernel(
+        q_ptr, d_out_ptr, blocks_of_row_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+        q_strides, d_out_strides, k_strides, v_strides,
+        n, m, k_start, lists, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * n
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        blocks_of_row = _load_facts(blocks_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_lanes
+        lse_2 = 1.4426950408889634 * lse
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            dq_total = _backward_rows_tile(
+                dq_total, q, d_out, delta, blocks_of_row, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, keys, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        dq = dq_total * d_dot_factor
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_TILES = {
+    ("forward", 2, 64): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 128): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2), (16, 16, 4, 1)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 8, 2)],
+    ("backward_columns", 4, 256): [(16, 16, 8, 2)],
+    ("backward_rows", 2, 64): [(64, 64, 4, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
+    ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
+    ("backward_rows", 4, 256): [(16, 16, 8, 2)],
+}
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    q = arguments["q_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = (
+            0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns
+        ) * q.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(
+        kernel
+    )
+
+
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
+def _begins(counts):
+    """Where lists begin that stand one after the other, and where the last one ends."""
+    return nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+
+
+def _lists_by_row(lists):
+    """The tiles of keys that each tile of rows meets, as kernels take them."""
+    return _begins(lists.counts), lists.met.to(torch.int32)
+
+
+def _lists_by_key(lists):
+    """The tiles of rows that meet each tile of keys."""
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    number = torch.arange(len(lists.counts), device=lists.met.device)
+    row = number.repeat_interleave(lists.counts, output_size=len(lists.met))
+    key = row // tiles * most_keys + lists.met
+    counts = torch.bincount(key, minlength=len(lists.keys) * most_keys)
+    return _begins(counts), (row % tiles)[key.argsort(stable=True)].to(torch.int32)
+
+
+def _asked(x, places, batch, heads):
+    """What the pattern asks of tokens, [entries, tokens], in the order of lists if there is one."""
+    x = _of_entries(x, batch, heads)
+    if places is not None and x.shape[1]:
+        x = x.gather(1, places.clamp(max=x.shape[1] - 1))
+    return x.contiguous()
+
+
+def _listed_tokens(x, places):
+    """What tokens have, [batch, heads, tokens, ...], in the order of lists; 0 where there is none.
+
+    `places` is [entries, slots]; where each query head has its own, so has what is returned.
+    """
+    places = places.unflatten(0, (len(x), -1))  # [batch, heads or 1, slots]
+    heads = max(x.shape[1], places.shape[1])
+    if not x.shape[2]:
+        return x.new_zeros(len(x), heads, places.shape[2], *x.shape[3:])
+    batch = torch.arange(len(x), device=x.device)[:, None, None]
+    head = torch.arange(heads, device=x.device)[:, None] // (heads // x.shape[1])
+    found = x[batch, head, places.clamp(max=x.shape[2] - 1)]
+    hidden = (places >= x.shape[2]).view(*places.shape, *(1,) * (x.dim() - 3))
+    return found.masked_fill_(hidden, 0)
+
+
+def _slots(places, tokens):
+    """Where tokens stand in the order of lists: beyond its end where they do not."""
+    slots = places.new_full((len(places), tokens + 1), places.shape[1])
+    order = torch.arange(places.shape[1], device=places.device).expand_as(places)
+    return slots.scatter_(1, places, order)[:, :tokens]
+
+
+def _launch(kernel, name, grid, q, k, v, *arguments):
+    """Run a kernel, specialised by the widths of q and v."""
+    d, e = q.shape[-1], v.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=q.shape[1] // k.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e, LIST_M=_ROWS, LIST_N=_KEYS,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+
+
+def _kernel_numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    scale_log2 = scale * 1.4426950408889634
+    d_dot_factor = scale
+    return scale_log2, d_dot_factor
+
+
+def _launch_forward(
+    q, k, v, blocks_of_row, scale, q_start, k_start, q_starts, kv_lengths, keep_residual
+):
+    """What `_forward` returns, by the Triton kernel."""
+    q, k, v = _dense(q), _dense(k), _dense(v)
+    batch, heads, n, _ = q.shape
+    m = k.shape[2]
+    out = q.new_empty(batch, heads, n, v.shape[-1])
+    lse = q.new_empty(batch, heads, n, dtype=torch.float32)
+    residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
+    scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
+    starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if out.numel():
+        lists = _lists(
+            blocks_of_row, batch, heads, n, m, q_start, k_start, q_starts, kv_lengths, q.device
+        )
+        blocks_of_row_listed = _asked(blocks_of_row, None, batch, heads)
+        begins, met = _lists_by_row(lists)
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch(_forward_kernel, "forward", grid, q, k, v,
+            q, blocks_of_row_listed, k, v, out, lse, residual if keep_residual else None,
+            starts, lengths, begins, met,
+            q.stride()[:3], k.stride()[:3], v.stride()[:3],
+            n, m, k_start, lists.rows.shape[1], scale_log2,
+        )  # fmt: skip
+    return (out, lse, residual)
+
+
+def _launch_backward(
+    q,
+    k,
+    v,
+    blocks_of_row,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """What `_backward` returns, by the Triton kernels."""
+    q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
+    batch, heads, n, _ = q.shape
+    kv_heads, m, _ = v.shape[1:]
+    dq = q.new_zeros(q.shape)
+    dk = k.new_zeros(k.shape)
+    dv = v.new_zeros(v.shape)
+    d_blocks_of_row = blocks_of_row.new_zeros(blocks_of_row.shape)
+    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
+    lse = lse.contiguous()
+    scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
+    starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if out.numel():
+        lists = _lists(
+            blocks_of_row, batch, heads, n, m, q_start, k_start, q_starts, kv_lengths, q.device
+        )
+        blocks_of_row_listed = _asked(blocks_of_row, None, batch, heads)
+        begins, met = _lists_by_key(lists)
+        grid = _grid(m, "BLOCK_N", v.shape[1], batch)
+        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+            k, v, q, d_out, blocks_of_row_listed, lse, delta, dk, dv,
+            starts, lengths, begins, met,
+            k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+            n, m, k_start, lists.keys.shape[1], d_dot_factor, scale_log2,
+        )  # fmt: skip
+        begins, met = _lists_by_row(lists)
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+            q, d_out, blocks_of_row_listed, k, v, lse, delta, dq,
+            starts, lengths, begins, met,
+            q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
+            n, m, k_start, lists.rows.shape[1], d_dot_factor, scale_log2,
+        )  # fmt: skip
+    return dq, dk, dv, d_blocks_of_row
 
 
 # --- one slab of rows -----------------------------------------------------------------------------
@@ -122,8 +755,8 @@ def _backward_slab(q, k, v, d_out, lse, delta, dv, dk_total, numbers, slab, chun
 
 
 # --- lists: which keys rows meet, as the data say -------------------------------------------------
-# Entries are batch entries and heads. In an entry rows and keys may stand in another order than that of their
-# places; a tile holds some that stand side by side.
+# Entries are batch entries and heads. In an entry rows and keys may stand
+# in another order than that of their places; a tile holds some that stand side by side.
 
 _SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
 _ROWS, _KEYS = 64, 64  # of a tile
@@ -175,7 +808,7 @@ def _of_entries(x, batch, heads):
 
 
 def _interval(low, high, holds, i, length):
-    """The places of keys that each row may be related to: low ... high - 1, where something holds."""
+    """The keys that each row may be related to: places low ... high - 1, where something holds."""
     low = torch.as_tensor(low, device=i.device).expand(i.shape).clamp(min=0)
     high = torch.as_tensor(high, device=i.device).expand(i.shape).minimum(length)
     return low, torch.where(holds, high, 0) if isinstance(holds, Tensor) else high
@@ -213,7 +846,7 @@ def _named_blocks(listed, width, low, high, rows, m, k_start):
 
 
 def _listed(runs, rows, keys, in_order, n, m, told=()):
-    """The lists of some runs: the first key in order and the one after the last, for each row in its place."""
+    """The lists of some runs: the first key in order and the one after the last, row by row."""
     entries, tiles = rows.shape[:2]
     at = rows.clamp(max=max(n - 1, 0)).flatten(1)
     codes = []
@@ -233,7 +866,7 @@ def _listed(runs, rows, keys, in_order, n, m, told=()):
 
 
 def _codes(tile, low, high, tiles):
-    """Numbers of tiles of rows and of the tiles of keys, of so many, in which their runs of keys lie."""
+    """Numbers of tiles of rows and of the tiles of keys that their runs meet, of so many."""
     first = low // _KEYS
     count = ((high + _KEYS - 1) // _KEYS - first).clamp(min=0).masked_fill(low >= high, 0)
     which = torch.arange(len(tile), device=tile.device).repeat_interleave(count)
@@ -260,7 +893,9 @@ def _lists(blocks_of_row, batch, heads, n, m, q_start, k_start, q_starts, kv_len
     # j <= i & j // 64 in blocks_of_row
     low, high = _interval(0, i + 1 - k_start, True, i, length)
     told.append(_named_blocks(blocks_of_row, 64, low, high, tiled, m, k_start))
-    return _listed(runs, tiled, _tiles_of(keys, m, _KEYS), (True, kv_lengths is None), n, m, told)
+    return _listed(
+        runs, tiled, _tiles_of(keys, m, _KEYS), (rows is row, kv_lengths is None), n, m, told
+    )
 
 
 def _slabs(blocks_of_row, heads, lists, related, n, m, q_start, k_start, q_starts, kv_lengths):
@@ -306,12 +941,12 @@ def _slabs(blocks_of_row, heads, lists, related, n, m, q_start, k_start, q_start
 
 
 def _at_rows_of(x, slab):
-    """Something of each row, [batch or 1, heads or 1, n], of a slab's tiles: [tiles, heads or 1, rows, 1]."""
+    """Something of each row, [batch or 1, heads or 1, n] -> [tiles, heads or 1, rows, 1]."""
     return _at_places(x, slab, slab.rows)[..., None]
 
 
 def _at_places(x, slab, places):
-    """Something of each token, [batch or 1, heads or 1, tokens], at the places of a slab's tiles or their keys."""
+    """Something of each token, [batch or 1, heads or 1, tokens], at places of a slab's tiles."""
     if x.shape[2] == 0:
         return x.new_zeros(len(places), 1, places.shape[1], *x.shape[3:])
     places = places.clamp(max=x.shape[2] - 1)
@@ -321,7 +956,7 @@ def _at_places(x, slab, places):
 
 
 def _hide(x, chunk, fill, call):
-    """Write `fill` where row and key are not related: bit by bit, which takes a tenth of what masks do."""
+    """Write `fill` where row and key are not related: by bits, in a tenth of what masks take."""
     bits = x.view(torch.int64 if x.dtype == torch.float64 else torch.int32)
     kept = -(~chunk.hidden).to(bits.dtype)
     bits.bitwise_and_(kept)
@@ -360,12 +995,12 @@ def _workspace(slab, chunks, q, count, work):
 
 
 def _tiled_rows(x, lists):
-    """[batch, heads, n, ...] -> [entries * heads of an entry, tiles, rows, ...], with 0 where there is none."""
+    """[batch, heads, n, ...] -> [entries * heads of each, tiles, rows, ...]; 0 for none."""
     return _tiled(x.to(_wide(x.dtype)), lists.rows, lists.in_order[0])
 
 
 def _tiled_keys(x, lists, heads):
-    """[batch, kv heads, m, ...] -> [entries * heads of an entry, tiles, keys, ...], with 0 where there is none."""
+    """[batch, kv heads, m, ...] -> [entries * heads of each, tiles, keys, ...]; 0 for none."""
     x = x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
     return _tiled(x, lists.keys, lists.in_order[1])
 
@@ -374,7 +1009,7 @@ def _tiled(x, places, in_order):
     """Tokens at their places in tiles; a view where they stand there already."""
     batch, heads, tokens = x.shape[:3]
     if in_order:
-        return x.flatten(0, 1).unflatten(1, (-1, places.shape[2]))
+        return x.flatten(0, 1).unflatten(1, places.shape[1:])
     shape = (batch * heads, *places.shape[-2:], *x.shape[3:])
     if tokens == 0:
         return x.new_zeros(shape)
@@ -433,7 +1068,7 @@ def _entries_of(numbers, slab):
 
 
 def _add_tiles(total, sums, chunks):
-    """Add what a slab has added up for the keys that it meets, [tiles of rows, kv heads, keys, ...]."""
+    """Add what a slab has added up for its keys, [tiles of rows, kv heads, keys, ...]."""
     for chunk in chunks:
         at = _of_each_head(chunk.tiles, total.shape[1], sums.shape[1]).flatten()
         total.flatten(0, 1).index_add_(0, at, sums.view(-1, *total.shape[2:]))
@@ -451,7 +1086,7 @@ def _untiled_rows(tiles, lists, shape):
 
 
 def _untiled_keys(tiles, lists, shape):
-    """Sums for keys in order, [entries * heads of an entry, tiles, keys, ...] -> [batch, kv heads, m, ...]."""
+    """[entries * heads of an entry, tiles, keys, ...] -> [batch, kv heads, m, ...]."""
     batch, kv_heads, m = shape[:3]
     places, tiles = lists.keys.flatten(1), tiles.flatten(1, 2)
     if lists.in_order[1]:
@@ -541,7 +1176,7 @@ def _backward(
     q_starts,
     kv_lengths,
 ):
-    """The gradients of q, k, v and blocks_of_row."""
+    """The gradients of q, k and v."""
     wide = _wide(q.dtype)
     shape, m = q.shape[:3], v.shape[2]
     numbers, call = _numbers(q, k, v, scale, kv_lengths), _Call(shape[2], m, shape[1], 0)

@@ -25,7 +25,8 @@
 #           )
 #     }
 #
-# Plan: a tile of rows first … last visits keys up to last.
+# Plan: data tell the tiles of keys that a tile of rows visits, in 3 passes, within what positions
+# allow: a tile of rows first … last visits keys up to last.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 # Decoder: none: keys are ranked, and a later key changes the places of those before it.
 
@@ -51,6 +52,16 @@ except ImportError:  # the kernels need triton; everything else works without
 #   the same number of the row.
 # - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
 #   to: the rest adds 0.
+# - split-union: P = A | B is A, and B without A; each has its own layout, and the sums of a row
+#   go on from one to the next.
+# - sort-by-key: in the order of a number that is compared, the keys of a row are a run, and
+#   neighbours share it.
+# - gather-keys: keys that a predicate of their own chooses stand side by side, and keys that none
+#   chooses are left out.
+# - own-rows: rows that see much more than their neighbours have tiles of their own; other tiles
+#   pass them over.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
 # - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
 #   are rescaled.
 
@@ -98,7 +109,2256 @@ def _related(
 
 # --- Triton kernels -------------------------------------------------------------------------------
 if triton is not None:
-    pass
+    # Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
+    _WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
+
+    @triton.jit
+    def _dot(a, b, acc, PRECISION: tl.constexpr):
+        """a @ b + acc in float32; `acc` may be None."""
+        if _WIDEN:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+    @triton.jit
+    def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
+        if MASKED and WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=visible[:, None] & (dims[None, :] < WIDTH), other=0.0)
+        elif MASKED:
+            tile = tl.load(pointers, mask=visible[:, None], other=0.0)
+        elif WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=dims[None, :] < WIDTH, other=0.0)
+        else:
+            tile = tl.load(pointers)
+        return tile
+
+    @triton.jit
+    def _load_numbers(start, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+        """[LANES] consecutive numbers; what is not visible reads as `other`."""
+        pointers = start + tl.arange(0, LANES)
+        if MASKED:
+            numbers = tl.load(pointers, mask=visible, other=other)
+        else:
+            numbers = tl.load(pointers)
+        return numbers
+
+    @triton.jit
+    def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                    BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+    @triton.jit
+    def _load_facts(start, visible, LANES: tl.constexpr):
+        """What the pattern asks of [LANES] consecutive tokens; 0 where there is none."""
+        return tl.load(start + tl.arange(0, LANES), mask=visible, other=0)
+
+    @triton.jit
+    def _inverse(x):
+        """1 / x, and 0 where x is 0: a row without weights gives 0."""
+        zero = x == 0.0
+        return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, x))
+
+    @triton.jit
+    def _log(x):
+        """The natural logarithm, -inf where x is 0."""
+        positive = x > 0.0
+        return tl.where(positive, tl.log(tl.where(positive, x, 1.0)), float("-inf"))
+
+    @triton.jit
+    def _forward_tile_1(
+        peak, rows, total, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, R_of_row_5, R_of_row_6,
+        R_of_row_7, R_of_row_8,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr,
+        R_of_key_5_ptr, R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, k_of_key_stride, v_stride,
+        i, key_places_ptr, k_start, keys,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(q, tl.trans(k_of_key), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(i[:, None] == j[None, :], -100.0, dot_qk_of_key)
+        R_of_key_7 = _load_facts(R_of_key_7_ptr, visible, BLOCK_N)
+        R_of_key_8 = _load_facts(R_of_key_8_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                ((j[None, :] <= i[:, None]) & R_of_row_7[:, None] & R_of_key_7[None, :])
+                | ((j[None, :] <= i[:, None]) & R_of_row_8[:, None] & R_of_key_8[None, :])
+            ) & visible[None, :]
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        R_of_key = _load_numbers(R_of_key_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_2 = _load_numbers(R_of_key_2_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_3 = _load_numbers(R_of_key_3_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_4 = _load_numbers(R_of_key_4_ptr, visible, 0.0, BLOCK_N, MASKED)
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = (
+            tl.where(
+                (0 <= R_of_row[:, None] - R_of_key[None, :])
+                & (R_of_row[:, None] - R_of_key[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(
+                (0 <= R_of_row_2[:, None] - R_of_key_2[None, :])
+                & (R_of_row_2[:, None] - R_of_key_2[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(R_of_row_3[:, None] & R_of_key_3[None, :], 1.0, 0.0)
+            + tl.where(R_of_row_4[:, None] & R_of_key_4[None, :], 1.0, 0.0)
+        ) * tl.exp2(exponent - peak[:, None])
+        if MASKED:
+            weight = tl.where(related, weight, 0.0)
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _forward_kernel_1(
+        q_ptr, R_of_row_ptr, R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, R_of_row_5_ptr,
+        R_of_row_6_ptr, R_of_row_7_ptr, R_of_row_8_ptr, k_of_key_ptr, v_ptr, R_of_key_ptr,
+        R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr, R_of_key_5_ptr, R_of_key_6_ptr,
+        R_of_key_7_ptr, R_of_key_8_ptr, out_ptr, lse_ptr, residual_ptr, peak_state_ptr,
+        rows_state_ptr, total_state_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, k_of_key_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        key_numbers = (tl.cast(batch, tl.int64) * (heads // GROUP) + head // GROUP) * key_slots
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        R_of_row_5 = _load_facts(R_of_row_5_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_6 = _load_facts(R_of_row_6_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_7 = _load_facts(R_of_row_7_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_8 = _load_facts(R_of_row_8_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        R_of_row = _load_numbers(R_of_row_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_2 = _load_numbers(R_of_row_2_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_3 = _load_numbers(R_of_row_3_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_4 = _load_numbers(R_of_row_4_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_place
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        peak = tl.full([BLOCK_M], -3.4028234663852886e38, tl.float32)
+        rows = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            peak, rows, total = _forward_tile_1(
+                peak, rows, total, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, R_of_row_5,
+                R_of_row_6, R_of_row_7, R_of_row_8,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step,
+                R_of_key_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_2_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_3_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_4_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_5_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_6_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_7_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_8_ptr + keys_of_entry + tile * BLOCK_N, k_of_key_strides[2], v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        tl.store(peak_state_ptr + first_vector + tl.arange(0, BLOCK_M), peak, mask=visible)
+        tl.store(rows_state_ptr + first_vector + tl.arange(0, BLOCK_M), rows, mask=visible)
+        _store_tile(total_state_ptr + first_vector * E, visible, total, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile_1(
+        dv, d_k_of_key, k_of_key, v, R_of_key, R_of_key_2, R_of_key_3, R_of_key_4, R_of_key_5,
+        R_of_key_6, R_of_key_7, R_of_key_8,
+        q_ptr, R_of_row_ptr, R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, d_out_ptr, lse_ptr,
+        delta_ptr, R_of_row_5_ptr, R_of_row_6_ptr, R_of_row_7_ptr, R_of_row_8_ptr, q_stride,
+        d_out_stride,
+        j, row_places_ptr, q_start, n,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_place = tl.load(row_places_ptr + tl.arange(0, BLOCK_M))
+        visible = row_place < n
+        i = q_start + row_place
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(k_of_key, tl.trans(q), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(i[None, :] == j[:, None], -100.0, dot_qk_of_key)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        R_of_row_7 = _load_facts(R_of_row_7_ptr, visible, BLOCK_M)
+        R_of_row_8 = _load_facts(R_of_row_8_ptr, visible, BLOCK_M)
+        if MASKED:
+            related = (
+                ((j[:, None] <= i[None, :]) & R_of_row_7[None, :] & R_of_key_7[:, None])
+                | ((j[:, None] <= i[None, :]) & R_of_row_8[None, :] & R_of_key_8[:, None])
+            ) & visible[None, :]
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        R_of_row = _load_numbers(R_of_row_ptr, visible, 0.0, BLOCK_M, MASKED)
+        R_of_row_2 = _load_numbers(R_of_row_2_ptr, visible, 0.0, BLOCK_M, MASKED)
+        R_of_row_3 = _load_numbers(R_of_row_3_ptr, visible, 0.0, BLOCK_M, MASKED)
+        R_of_row_4 = _load_numbers(R_of_row_4_ptr, visible, 0.0, BLOCK_M, MASKED)
+        weight = (
+            tl.where(
+                (0 <= R_of_row[None, :] - R_of_key[:, None])
+                & (R_of_row[None, :] - R_of_key[:, None] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(
+                (0 <= R_of_row_2[None, :] - R_of_key_2[:, None])
+                & (R_of_row_2[None, :] - R_of_key_2[:, None] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(R_of_row_3[None, :] & R_of_key_3[:, None], 1.0, 0.0)
+            + tl.where(R_of_row_4[None, :] & R_of_key_4[:, None], 1.0, 0.0)
+        ) * tl.exp2(exponent - lse_2[None, :])
+        kept = weight
+        if MASKED:
+            kept = tl.where(related, kept, 0.0)
+        d_exponent = d_weight * weight
+        d_dot_qk_of_key = d_exponent * tl.where(i[None, :] == j[:, None], 0.0, 1.0)
+        if MASKED:
+            d_dot_qk_of_key = tl.where(related, d_dot_qk_of_key, 0.0)
+        dv = _dot(kept.to(d_out.dtype), d_out, dv, PRECISION)
+        d_k_of_key = _dot(d_dot_qk_of_key.to(q.dtype), q, d_k_of_key, PRECISION)
+        return dv, d_k_of_key
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _backward_columns_kernel_1(
+        k_of_key_ptr, v_ptr, R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr,
+        R_of_key_5_ptr, R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, q_ptr, R_of_row_ptr,
+        R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, d_out_ptr, R_of_row_5_ptr, R_of_row_6_ptr,
+        R_of_row_7_ptr, R_of_row_8_ptr, lse_ptr, delta_ptr, d_k_of_key_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        k_of_key_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, row_slots, key_slots, lists,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_M // BLOCK_M  # tiles in one that lists name
+        entry = batch * heads + kv_head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(kv_head, tl.int64) * k_of_key_strides[1]
+        )
+        k_of_key_ptr += tl.cast(column, tl.int64) * k_of_key_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * key_slots + column
+
+        key_place = tl.load(key_places_ptr + keys_of_entry + column_lanes)
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = key_place < keys
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        R_of_key = _load_numbers(R_of_key_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        R_of_key_2 = _load_numbers(R_of_key_2_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        R_of_key_3 = _load_numbers(R_of_key_3_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        R_of_key_4 = _load_numbers(R_of_key_4_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        j = k_start + key_place
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        d_k_of_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * row_slots
+            entry = batch * heads + head
+            rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+            keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+            R_of_key_5 = _load_facts(R_of_key_5_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_6 = _load_facts(R_of_key_6_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_7 = _load_facts(R_of_key_7_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_8 = _load_facts(R_of_key_8_ptr + keys_of_entry + column, seen, BLOCK_N)
+            # Tiles of rows that meet the tile's keys: met[begin] … met[end - 1].
+            number = entry * lists + column // LIST_N
+            begin = tl.load(begins_ptr + number)
+            end = tl.load(begins_ptr + number + 1)
+            for step in range(begin * PARTS, end * PARTS):
+                tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+                dv, d_k_of_key = _backward_columns_tile_1(
+                    dv, d_k_of_key, k_of_key, v, R_of_key, R_of_key_2, R_of_key_3, R_of_key_4,
+                    R_of_key_5, R_of_key_6, R_of_key_7, R_of_key_8,
+                    q_head_ptr + tile * q_step, R_of_row_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_2_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_3_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_4_ptr + statistics + tile * BLOCK_M,
+                    d_out_head_ptr + tile * d_out_step, lse_ptr + statistics + tile * BLOCK_M,
+                    delta_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_5_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_6_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_7_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_8_ptr + rows_of_entry + tile * BLOCK_M, q_strides[2], d_out_strides[2],
+                    j, row_places_ptr + rows_of_entry + tile * BLOCK_M, q_start, n,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+        d_k_of_key = tl.where(seen[:, None], d_k_of_key, 0.0) + _load_tile(
+            d_k_of_key_ptr + first_vector * D, D, key_place < m, BLOCK_N, D, BLOCK_D, True
+        )
+        _store_tile(
+            d_k_of_key_ptr + first_vector * D, key_place < m, d_k_of_key, BLOCK_N, D, BLOCK_D
+        )
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E, E, key_place < m, BLOCK_N, E, BLOCK_E, True
+        )
+        _store_tile(dv_ptr + first_vector * E, key_place < m, dv, BLOCK_N, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_rows_tile_1(
+        dq, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, d_out, delta, R_of_row_5, R_of_row_6,
+        R_of_row_7, R_of_row_8, lse_2,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr,
+        R_of_key_5_ptr, R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, k_of_key_stride, v_stride,
+        i, key_places_ptr, k_start, keys,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(q, tl.trans(k_of_key), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(i[:, None] == j[None, :], -100.0, dot_qk_of_key)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        R_of_key_7 = _load_facts(R_of_key_7_ptr, visible, BLOCK_N)
+        R_of_key_8 = _load_facts(R_of_key_8_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                ((j[None, :] <= i[:, None]) & R_of_row_7[:, None] & R_of_key_7[None, :])
+                | ((j[None, :] <= i[:, None]) & R_of_row_8[:, None] & R_of_key_8[None, :])
+            ) & visible[None, :]
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        R_of_key = _load_numbers(R_of_key_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_2 = _load_numbers(R_of_key_2_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_3 = _load_numbers(R_of_key_3_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_4 = _load_numbers(R_of_key_4_ptr, visible, 0.0, BLOCK_N, MASKED)
+        weight = (
+            tl.where(
+                (0 <= R_of_row[:, None] - R_of_key[None, :])
+                & (R_of_row[:, None] - R_of_key[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(
+                (0 <= R_of_row_2[:, None] - R_of_key_2[None, :])
+                & (R_of_row_2[:, None] - R_of_key_2[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(R_of_row_3[:, None] & R_of_key_3[None, :], 1.0, 0.0)
+            + tl.where(R_of_row_4[:, None] & R_of_key_4[None, :], 1.0, 0.0)
+        ) * tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        d_dot_qk_of_key = d_exponent * tl.where(i[:, None] == j[None, :], 0.0, 1.0)
+        if MASKED:
+            d_dot_qk_of_key = tl.where(related, d_dot_qk_of_key, 0.0)
+        dq = _dot(d_dot_qk_of_key.to(k_of_key.dtype), k_of_key, dq, PRECISION)
+        return dq
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _backward_rows_kernel_1(
+        q_ptr, R_of_row_ptr, R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, d_out_ptr,
+        R_of_row_5_ptr, R_of_row_6_ptr, R_of_row_7_ptr, R_of_row_8_ptr, k_of_key_ptr, v_ptr,
+        R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr, R_of_key_5_ptr,
+        R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, d_out_strides, k_of_key_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        key_numbers = (tl.cast(batch, tl.int64) * (heads // GROUP) + head // GROUP) * key_slots
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        R_of_row_5 = _load_facts(R_of_row_5_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_6 = _load_facts(R_of_row_6_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_7 = _load_facts(R_of_row_7_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_8 = _load_facts(R_of_row_8_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        R_of_row = _load_numbers(R_of_row_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_2 = _load_numbers(R_of_row_2_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_3 = _load_numbers(R_of_row_3_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_4 = _load_numbers(R_of_row_4_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_place
+        lse_2 = 1.4426950408889634 * lse
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            dq = _backward_rows_tile_1(
+                dq, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, d_out, delta, R_of_row_5,
+                R_of_row_6, R_of_row_7, R_of_row_8, lse_2,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step,
+                R_of_key_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_2_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_3_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_4_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_5_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_6_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_7_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_8_ptr + keys_of_entry + tile * BLOCK_N, k_of_key_strides[2], v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        dq = dq + _load_tile(dq_ptr + first_vector * D, D, visible, BLOCK_M, D, BLOCK_D, True)
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit
+    def _forward_tile_2(
+        peak, rows, total, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, R_of_row_5, R_of_row_6,
+        R_of_row_7, R_of_row_8,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr,
+        R_of_key_5_ptr, R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, k_of_key_stride, v_stride,
+        i, key_places_ptr, k_start, keys,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(q, tl.trans(k_of_key), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(i[:, None] == j[None, :], -100.0, dot_qk_of_key)
+        R_of_key_5 = _load_facts(R_of_key_5_ptr, visible, BLOCK_N)
+        R_of_key_7 = _load_facts(R_of_key_7_ptr, visible, BLOCK_N)
+        R_of_key_8 = _load_facts(R_of_key_8_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                (
+                    (j[None, :] <= i[:, None])
+                    & (0 <= R_of_row_5[:, None] - R_of_key_5[None, :])
+                    & (R_of_row_5[:, None] - R_of_key_5[None, :] <= 1)
+                )
+                & (
+                    ((j[None, :] > i[:, None]) | ~R_of_row_7[:, None] | ~R_of_key_7[None, :])
+                    & ((j[None, :] > i[:, None]) | ~R_of_row_8[:, None] | ~R_of_key_8[None, :])
+                )
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        R_of_key = _load_numbers(R_of_key_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_2 = _load_numbers(R_of_key_2_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_3 = _load_numbers(R_of_key_3_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_4 = _load_numbers(R_of_key_4_ptr, visible, 0.0, BLOCK_N, MASKED)
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = (
+            tl.where(
+                (0 <= R_of_row[:, None] - R_of_key[None, :])
+                & (R_of_row[:, None] - R_of_key[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(
+                (0 <= R_of_row_2[:, None] - R_of_key_2[None, :])
+                & (R_of_row_2[:, None] - R_of_key_2[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(R_of_row_3[:, None] & R_of_key_3[None, :], 1.0, 0.0)
+            + tl.where(R_of_row_4[:, None] & R_of_key_4[None, :], 1.0, 0.0)
+        ) * tl.exp2(exponent - peak[:, None])
+        if MASKED:
+            weight = tl.where(related, weight, 0.0)
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _forward_kernel_2(
+        q_ptr, R_of_row_ptr, R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, R_of_row_5_ptr,
+        R_of_row_6_ptr, R_of_row_7_ptr, R_of_row_8_ptr, k_of_key_ptr, v_ptr, R_of_key_ptr,
+        R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr, R_of_key_5_ptr, R_of_key_6_ptr,
+        R_of_key_7_ptr, R_of_key_8_ptr, out_ptr, lse_ptr, residual_ptr, peak_state_ptr,
+        rows_state_ptr, total_state_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, k_of_key_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        key_numbers = (tl.cast(batch, tl.int64) * (heads // GROUP) + head // GROUP) * key_slots
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        R_of_row_5 = _load_facts(R_of_row_5_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_6 = _load_facts(R_of_row_6_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_7 = _load_facts(R_of_row_7_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_8 = _load_facts(R_of_row_8_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        R_of_row = _load_numbers(R_of_row_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_2 = _load_numbers(R_of_row_2_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_3 = _load_numbers(R_of_row_3_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_4 = _load_numbers(R_of_row_4_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_place
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        peak = _load_numbers(peak_state_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        rows = _load_numbers(rows_state_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        total = _load_tile(
+            total_state_ptr + first_vector * E, E, visible, BLOCK_M, E, BLOCK_E, True
+        )
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            peak, rows, total = _forward_tile_2(
+                peak, rows, total, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, R_of_row_5,
+                R_of_row_6, R_of_row_7, R_of_row_8,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step,
+                R_of_key_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_2_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_3_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_4_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_5_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_6_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_7_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_8_ptr + keys_of_entry + tile * BLOCK_N, k_of_key_strides[2], v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        tl.store(peak_state_ptr + first_vector + tl.arange(0, BLOCK_M), peak, mask=visible)
+        tl.store(rows_state_ptr + first_vector + tl.arange(0, BLOCK_M), rows, mask=visible)
+        _store_tile(total_state_ptr + first_vector * E, visible, total, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile_2(
+        dv, d_k_of_key, k_of_key, v, R_of_key, R_of_key_2, R_of_key_3, R_of_key_4, R_of_key_5,
+        R_of_key_6, R_of_key_7, R_of_key_8,
+        q_ptr, R_of_row_ptr, R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, d_out_ptr, lse_ptr,
+        delta_ptr, R_of_row_5_ptr, R_of_row_6_ptr, R_of_row_7_ptr, R_of_row_8_ptr, q_stride,
+        d_out_stride,
+        j, row_places_ptr, q_start, n,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_place = tl.load(row_places_ptr + tl.arange(0, BLOCK_M))
+        visible = row_place < n
+        i = q_start + row_place
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(k_of_key, tl.trans(q), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(i[None, :] == j[:, None], -100.0, dot_qk_of_key)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        R_of_row_5 = _load_facts(R_of_row_5_ptr, visible, BLOCK_M)
+        R_of_row_7 = _load_facts(R_of_row_7_ptr, visible, BLOCK_M)
+        R_of_row_8 = _load_facts(R_of_row_8_ptr, visible, BLOCK_M)
+        if MASKED:
+            related = (
+                (
+                    (j[:, None] <= i[None, :])
+                    & (0 <= R_of_row_5[None, :] - R_of_key_5[:, None])
+                    & (R_of_row_5[None, :] - R_of_key_5[:, None] <= 1)
+                )
+                & (
+                    ((j[:, None] > i[None, :]) | ~R_of_row_7[None, :] | ~R_of_key_7[:, None])
+                    & ((j[:, None] > i[None, :]) | ~R_of_row_8[None, :] | ~R_of_key_8[:, None])
+                )
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        R_of_row = _load_numbers(R_of_row_ptr, visible, 0.0, BLOCK_M, MASKED)
+        R_of_row_2 = _load_numbers(R_of_row_2_ptr, visible, 0.0, BLOCK_M, MASKED)
+        R_of_row_3 = _load_numbers(R_of_row_3_ptr, visible, 0.0, BLOCK_M, MASKED)
+        R_of_row_4 = _load_numbers(R_of_row_4_ptr, visible, 0.0, BLOCK_M, MASKED)
+        weight = (
+            tl.where(
+                (0 <= R_of_row[None, :] - R_of_key[:, None])
+                & (R_of_row[None, :] - R_of_key[:, None] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(
+                (0 <= R_of_row_2[None, :] - R_of_key_2[:, None])
+                & (R_of_row_2[None, :] - R_of_key_2[:, None] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(R_of_row_3[None, :] & R_of_key_3[:, None], 1.0, 0.0)
+            + tl.where(R_of_row_4[None, :] & R_of_key_4[:, None], 1.0, 0.0)
+        ) * tl.exp2(exponent - lse_2[None, :])
+        kept = weight
+        if MASKED:
+            kept = tl.where(related, kept, 0.0)
+        d_exponent = d_weight * weight
+        d_dot_qk_of_key = d_exponent * tl.where(i[None, :] == j[:, None], 0.0, 1.0)
+        if MASKED:
+            d_dot_qk_of_key = tl.where(related, d_dot_qk_of_key, 0.0)
+        dv = _dot(kept.to(d_out.dtype), d_out, dv, PRECISION)
+        d_k_of_key = _dot(d_dot_qk_of_key.to(q.dtype), q, d_k_of_key, PRECISION)
+        return dv, d_k_of_key
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _backward_columns_kernel_2(
+        k_of_key_ptr, v_ptr, R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr,
+        R_of_key_5_ptr, R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, q_ptr, R_of_row_ptr,
+        R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, d_out_ptr, R_of_row_5_ptr, R_of_row_6_ptr,
+        R_of_row_7_ptr, R_of_row_8_ptr, lse_ptr, delta_ptr, d_k_of_key_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        k_of_key_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, row_slots, key_slots, lists,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_M // BLOCK_M  # tiles in one that lists name
+        entry = batch * heads + kv_head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(kv_head, tl.int64) * k_of_key_strides[1]
+        )
+        k_of_key_ptr += tl.cast(column, tl.int64) * k_of_key_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * key_slots + column
+
+        key_place = tl.load(key_places_ptr + keys_of_entry + column_lanes)
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = key_place < keys
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        R_of_key = _load_numbers(R_of_key_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        R_of_key_2 = _load_numbers(R_of_key_2_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        R_of_key_3 = _load_numbers(R_of_key_3_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        R_of_key_4 = _load_numbers(R_of_key_4_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        j = k_start + key_place
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        d_k_of_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * row_slots
+            entry = batch * heads + head
+            rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+            keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+            R_of_key_5 = _load_facts(R_of_key_5_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_6 = _load_facts(R_of_key_6_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_7 = _load_facts(R_of_key_7_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_8 = _load_facts(R_of_key_8_ptr + keys_of_entry + column, seen, BLOCK_N)
+            # Tiles of rows that meet the tile's keys: met[begin] … met[end - 1].
+            number = entry * lists + column // LIST_N
+            begin = tl.load(begins_ptr + number)
+            end = tl.load(begins_ptr + number + 1)
+            for step in range(begin * PARTS, end * PARTS):
+                tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+                dv, d_k_of_key = _backward_columns_tile_2(
+                    dv, d_k_of_key, k_of_key, v, R_of_key, R_of_key_2, R_of_key_3, R_of_key_4,
+                    R_of_key_5, R_of_key_6, R_of_key_7, R_of_key_8,
+                    q_head_ptr + tile * q_step, R_of_row_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_2_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_3_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_4_ptr + statistics + tile * BLOCK_M,
+                    d_out_head_ptr + tile * d_out_step, lse_ptr + statistics + tile * BLOCK_M,
+                    delta_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_5_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_6_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_7_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_8_ptr + rows_of_entry + tile * BLOCK_M, q_strides[2], d_out_strides[2],
+                    j, row_places_ptr + rows_of_entry + tile * BLOCK_M, q_start, n,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+        d_k_of_key = tl.where(seen[:, None], d_k_of_key, 0.0) + _load_tile(
+            d_k_of_key_ptr + first_vector * D, D, key_place < m, BLOCK_N, D, BLOCK_D, True
+        )
+        _store_tile(
+            d_k_of_key_ptr + first_vector * D, key_place < m, d_k_of_key, BLOCK_N, D, BLOCK_D
+        )
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E, E, key_place < m, BLOCK_N, E, BLOCK_E, True
+        )
+        _store_tile(dv_ptr + first_vector * E, key_place < m, dv, BLOCK_N, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_rows_tile_2(
+        dq, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, d_out, delta, R_of_row_5, R_of_row_6,
+        R_of_row_7, R_of_row_8, lse_2,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr,
+        R_of_key_5_ptr, R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, k_of_key_stride, v_stride,
+        i, key_places_ptr, k_start, keys,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(q, tl.trans(k_of_key), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(i[:, None] == j[None, :], -100.0, dot_qk_of_key)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        R_of_key_5 = _load_facts(R_of_key_5_ptr, visible, BLOCK_N)
+        R_of_key_7 = _load_facts(R_of_key_7_ptr, visible, BLOCK_N)
+        R_of_key_8 = _load_facts(R_of_key_8_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                (
+                    (j[None, :] <= i[:, None])
+                    & (0 <= R_of_row_5[:, None] - R_of_key_5[None, :])
+                    & (R_of_row_5[:, None] - R_of_key_5[None, :] <= 1)
+                )
+                & (
+                    ((j[None, :] > i[:, None]) | ~R_of_row_7[:, None] | ~R_of_key_7[None, :])
+                    & ((j[None, :] > i[:, None]) | ~R_of_row_8[:, None] | ~R_of_key_8[None, :])
+                )
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        R_of_key = _load_numbers(R_of_key_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_2 = _load_numbers(R_of_key_2_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_3 = _load_numbers(R_of_key_3_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_4 = _load_numbers(R_of_key_4_ptr, visible, 0.0, BLOCK_N, MASKED)
+        weight = (
+            tl.where(
+                (0 <= R_of_row[:, None] - R_of_key[None, :])
+                & (R_of_row[:, None] - R_of_key[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(
+                (0 <= R_of_row_2[:, None] - R_of_key_2[None, :])
+                & (R_of_row_2[:, None] - R_of_key_2[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(R_of_row_3[:, None] & R_of_key_3[None, :], 1.0, 0.0)
+            + tl.where(R_of_row_4[:, None] & R_of_key_4[None, :], 1.0, 0.0)
+        ) * tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        d_dot_qk_of_key = d_exponent * tl.where(i[:, None] == j[None, :], 0.0, 1.0)
+        if MASKED:
+            d_dot_qk_of_key = tl.where(related, d_dot_qk_of_key, 0.0)
+        dq = _dot(d_dot_qk_of_key.to(k_of_key.dtype), k_of_key, dq, PRECISION)
+        return dq
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _backward_rows_kernel_2(
+        q_ptr, R_of_row_ptr, R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, d_out_ptr,
+        R_of_row_5_ptr, R_of_row_6_ptr, R_of_row_7_ptr, R_of_row_8_ptr, k_of_key_ptr, v_ptr,
+        R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr, R_of_key_5_ptr,
+        R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, d_out_strides, k_of_key_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        key_numbers = (tl.cast(batch, tl.int64) * (heads // GROUP) + head // GROUP) * key_slots
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        R_of_row_5 = _load_facts(R_of_row_5_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_6 = _load_facts(R_of_row_6_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_7 = _load_facts(R_of_row_7_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_8 = _load_facts(R_of_row_8_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        R_of_row = _load_numbers(R_of_row_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_2 = _load_numbers(R_of_row_2_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_3 = _load_numbers(R_of_row_3_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_4 = _load_numbers(R_of_row_4_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_place
+        lse_2 = 1.4426950408889634 * lse
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            dq = _backward_rows_tile_2(
+                dq, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, d_out, delta, R_of_row_5,
+                R_of_row_6, R_of_row_7, R_of_row_8, lse_2,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step,
+                R_of_key_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_2_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_3_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_4_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_5_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_6_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_7_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_8_ptr + keys_of_entry + tile * BLOCK_N, k_of_key_strides[2], v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        dq = dq + _load_tile(dq_ptr + first_vector * D, D, visible, BLOCK_M, D, BLOCK_D, True)
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit
+    def _forward_tile_3(
+        peak, rows, total, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, R_of_row_5, R_of_row_6,
+        R_of_row_7, R_of_row_8,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr,
+        R_of_key_5_ptr, R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, k_of_key_stride, v_stride,
+        i, key_places_ptr, k_start, keys,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(q, tl.trans(k_of_key), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(i[:, None] == j[None, :], -100.0, dot_qk_of_key)
+        R_of_key_5 = _load_facts(R_of_key_5_ptr, visible, BLOCK_N)
+        R_of_key_6 = _load_facts(R_of_key_6_ptr, visible, BLOCK_N)
+        R_of_key_7 = _load_facts(R_of_key_7_ptr, visible, BLOCK_N)
+        R_of_key_8 = _load_facts(R_of_key_8_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                (
+                    (j[None, :] <= i[:, None])
+                    & (0 <= R_of_row_6[:, None] - R_of_key_6[None, :])
+                    & (R_of_row_6[:, None] - R_of_key_6[None, :] <= 1)
+                )
+                & (
+                    ((j[None, :] > i[:, None]) | ~R_of_row_7[:, None] | ~R_of_key_7[None, :])
+                    & ((j[None, :] > i[:, None]) | ~R_of_row_8[:, None] | ~R_of_key_8[None, :])
+                )
+                & (
+                    (j[None, :] > i[:, None])
+                    | (0 > R_of_row_5[:, None] - R_of_key_5[None, :])
+                    | (R_of_row_5[:, None] - R_of_key_5[None, :] > 1)
+                )
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        R_of_key = _load_numbers(R_of_key_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_2 = _load_numbers(R_of_key_2_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_3 = _load_numbers(R_of_key_3_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_4 = _load_numbers(R_of_key_4_ptr, visible, 0.0, BLOCK_N, MASKED)
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = (
+            tl.where(
+                (0 <= R_of_row[:, None] - R_of_key[None, :])
+                & (R_of_row[:, None] - R_of_key[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(
+                (0 <= R_of_row_2[:, None] - R_of_key_2[None, :])
+                & (R_of_row_2[:, None] - R_of_key_2[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(R_of_row_3[:, None] & R_of_key_3[None, :], 1.0, 0.0)
+            + tl.where(R_of_row_4[:, None] & R_of_key_4[None, :], 1.0, 0.0)
+        ) * tl.exp2(exponent - peak[:, None])
+        if MASKED:
+            weight = tl.where(related, weight, 0.0)
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _forward_kernel_3(
+        q_ptr, R_of_row_ptr, R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, R_of_row_5_ptr,
+        R_of_row_6_ptr, R_of_row_7_ptr, R_of_row_8_ptr, k_of_key_ptr, v_ptr, R_of_key_ptr,
+        R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr, R_of_key_5_ptr, R_of_key_6_ptr,
+        R_of_key_7_ptr, R_of_key_8_ptr, out_ptr, lse_ptr, residual_ptr, peak_state_ptr,
+        rows_state_ptr, total_state_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, k_of_key_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        key_numbers = (tl.cast(batch, tl.int64) * (heads // GROUP) + head // GROUP) * key_slots
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        R_of_row_5 = _load_facts(R_of_row_5_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_6 = _load_facts(R_of_row_6_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_7 = _load_facts(R_of_row_7_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_8 = _load_facts(R_of_row_8_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        R_of_row = _load_numbers(R_of_row_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_2 = _load_numbers(R_of_row_2_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_3 = _load_numbers(R_of_row_3_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_4 = _load_numbers(R_of_row_4_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_place
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        peak = _load_numbers(peak_state_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        rows = _load_numbers(rows_state_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        total = _load_tile(
+            total_state_ptr + first_vector * E, E, visible, BLOCK_M, E, BLOCK_E, True
+        )
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            peak, rows, total = _forward_tile_3(
+                peak, rows, total, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, R_of_row_5,
+                R_of_row_6, R_of_row_7, R_of_row_8,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step,
+                R_of_key_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_2_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_3_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_4_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_5_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_6_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_7_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_8_ptr + keys_of_entry + tile * BLOCK_N, k_of_key_strides[2], v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M), lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_tile(residual_ptr + first_vector * E, visible, residual, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile_3(
+        dv, d_k_of_key, k_of_key, v, R_of_key, R_of_key_2, R_of_key_3, R_of_key_4, R_of_key_5,
+        R_of_key_6, R_of_key_7, R_of_key_8,
+        q_ptr, R_of_row_ptr, R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, d_out_ptr, lse_ptr,
+        delta_ptr, R_of_row_5_ptr, R_of_row_6_ptr, R_of_row_7_ptr, R_of_row_8_ptr, q_stride,
+        d_out_stride,
+        j, row_places_ptr, q_start, n,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_place = tl.load(row_places_ptr + tl.arange(0, BLOCK_M))
+        visible = row_place < n
+        i = q_start + row_place
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(k_of_key, tl.trans(q), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(i[None, :] == j[:, None], -100.0, dot_qk_of_key)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        R_of_row_5 = _load_facts(R_of_row_5_ptr, visible, BLOCK_M)
+        R_of_row_6 = _load_facts(R_of_row_6_ptr, visible, BLOCK_M)
+        R_of_row_7 = _load_facts(R_of_row_7_ptr, visible, BLOCK_M)
+        R_of_row_8 = _load_facts(R_of_row_8_ptr, visible, BLOCK_M)
+        if MASKED:
+            related = (
+                (
+                    (j[:, None] <= i[None, :])
+                    & (0 <= R_of_row_6[None, :] - R_of_key_6[:, None])
+                    & (R_of_row_6[None, :] - R_of_key_6[:, None] <= 1)
+                )
+                & (
+                    ((j[:, None] > i[None, :]) | ~R_of_row_7[None, :] | ~R_of_key_7[:, None])
+                    & ((j[:, None] > i[None, :]) | ~R_of_row_8[None, :] | ~R_of_key_8[:, None])
+                )
+                & (
+                    (j[:, None] > i[None, :])
+                    | (0 > R_of_row_5[None, :] - R_of_key_5[:, None])
+                    | (R_of_row_5[None, :] - R_of_key_5[:, None] > 1)
+                )
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        R_of_row = _load_numbers(R_of_row_ptr, visible, 0.0, BLOCK_M, MASKED)
+        R_of_row_2 = _load_numbers(R_of_row_2_ptr, visible, 0.0, BLOCK_M, MASKED)
+        R_of_row_3 = _load_numbers(R_of_row_3_ptr, visible, 0.0, BLOCK_M, MASKED)
+        R_of_row_4 = _load_numbers(R_of_row_4_ptr, visible, 0.0, BLOCK_M, MASKED)
+        weight = (
+            tl.where(
+                (0 <= R_of_row[None, :] - R_of_key[:, None])
+                & (R_of_row[None, :] - R_of_key[:, None] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(
+                (0 <= R_of_row_2[None, :] - R_of_key_2[:, None])
+                & (R_of_row_2[None, :] - R_of_key_2[:, None] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(R_of_row_3[None, :] & R_of_key_3[:, None], 1.0, 0.0)
+            + tl.where(R_of_row_4[None, :] & R_of_key_4[:, None], 1.0, 0.0)
+        ) * tl.exp2(exponent - lse_2[None, :])
+        kept = weight
+        if MASKED:
+            kept = tl.where(related, kept, 0.0)
+        d_exponent = d_weight * weight
+        d_dot_qk_of_key = d_exponent * tl.where(i[None, :] == j[:, None], 0.0, 1.0)
+        if MASKED:
+            d_dot_qk_of_key = tl.where(related, d_dot_qk_of_key, 0.0)
+        dv = _dot(kept.to(d_out.dtype), d_out, dv, PRECISION)
+        d_k_of_key = _dot(d_dot_qk_of_key.to(q.dtype), q, d_k_of_key, PRECISION)
+        return dv, d_k_of_key
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _backward_columns_kernel_3(
+        k_of_key_ptr, v_ptr, R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr,
+        R_of_key_5_ptr, R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, q_ptr, R_of_row_ptr,
+        R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, d_out_ptr, R_of_row_5_ptr, R_of_row_6_ptr,
+        R_of_row_7_ptr, R_of_row_8_ptr, lse_ptr, delta_ptr, d_k_of_key_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        k_of_key_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, row_slots, key_slots, lists,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_M // BLOCK_M  # tiles in one that lists name
+        entry = batch * heads + kv_head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(kv_head, tl.int64) * k_of_key_strides[1]
+        )
+        k_of_key_ptr += tl.cast(column, tl.int64) * k_of_key_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * key_slots + column
+
+        key_place = tl.load(key_places_ptr + keys_of_entry + column_lanes)
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = key_place < keys
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        R_of_key = _load_numbers(R_of_key_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        R_of_key_2 = _load_numbers(R_of_key_2_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        R_of_key_3 = _load_numbers(R_of_key_3_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        R_of_key_4 = _load_numbers(R_of_key_4_ptr + first_vector, seen, 0.0, BLOCK_N, True)
+        j = k_start + key_place
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        d_k_of_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * row_slots
+            entry = batch * heads + head
+            rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+            keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+            R_of_key_5 = _load_facts(R_of_key_5_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_6 = _load_facts(R_of_key_6_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_7 = _load_facts(R_of_key_7_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_8 = _load_facts(R_of_key_8_ptr + keys_of_entry + column, seen, BLOCK_N)
+            # Tiles of rows that meet the tile's keys: met[begin] … met[end - 1].
+            number = entry * lists + column // LIST_N
+            begin = tl.load(begins_ptr + number)
+            end = tl.load(begins_ptr + number + 1)
+            for step in range(begin * PARTS, end * PARTS):
+                tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+                dv, d_k_of_key = _backward_columns_tile_3(
+                    dv, d_k_of_key, k_of_key, v, R_of_key, R_of_key_2, R_of_key_3, R_of_key_4,
+                    R_of_key_5, R_of_key_6, R_of_key_7, R_of_key_8,
+                    q_head_ptr + tile * q_step, R_of_row_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_2_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_3_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_4_ptr + statistics + tile * BLOCK_M,
+                    d_out_head_ptr + tile * d_out_step, lse_ptr + statistics + tile * BLOCK_M,
+                    delta_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_5_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_6_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_7_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_8_ptr + rows_of_entry + tile * BLOCK_M, q_strides[2], d_out_strides[2],
+                    j, row_places_ptr + rows_of_entry + tile * BLOCK_M, q_start, n,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+        d_k_of_key = tl.where(seen[:, None], d_k_of_key, 0.0) + _load_tile(
+            d_k_of_key_ptr + first_vector * D, D, key_place < m, BLOCK_N, D, BLOCK_D, True
+        )
+        _store_tile(
+            d_k_of_key_ptr + first_vector * D, key_place < m, d_k_of_key, BLOCK_N, D, BLOCK_D
+        )
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E, E, key_place < m, BLOCK_N, E, BLOCK_E, True
+        )
+        _store_tile(dv_ptr + first_vector * E, key_place < m, dv, BLOCK_N, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_rows_tile_3(
+        dq, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, d_out, delta, R_of_row_5, R_of_row_6,
+        R_of_row_7, R_of_row_8, lse_2,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr,
+        R_of_key_5_ptr, R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, k_of_key_stride, v_stride,
+        i, key_places_ptr, k_start, keys,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(q, tl.trans(k_of_key), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(i[:, None] == j[None, :], -100.0, dot_qk_of_key)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        R_of_key_5 = _load_facts(R_of_key_5_ptr, visible, BLOCK_N)
+        R_of_key_6 = _load_facts(R_of_key_6_ptr, visible, BLOCK_N)
+        R_of_key_7 = _load_facts(R_of_key_7_ptr, visible, BLOCK_N)
+        R_of_key_8 = _load_facts(R_of_key_8_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                (
+                    (j[None, :] <= i[:, None])
+                    & (0 <= R_of_row_6[:, None] - R_of_key_6[None, :])
+                    & (R_of_row_6[:, None] - R_of_key_6[None, :] <= 1)
+                )
+                & (
+                    ((j[None, :] > i[:, None]) | ~R_of_row_7[:, None] | ~R_of_key_7[None, :])
+                    & ((j[None, :] > i[:, None]) | ~R_of_row_8[:, None] | ~R_of_key_8[None, :])
+                )
+                & (
+                    (j[None, :] > i[:, None])
+                    | (0 > R_of_row_5[:, None] - R_of_key_5[None, :])
+                    | (R_of_row_5[:, None] - R_of_key_5[None, :] > 1)
+                )
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        R_of_key = _load_numbers(R_of_key_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_2 = _load_numbers(R_of_key_2_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_3 = _load_numbers(R_of_key_3_ptr, visible, 0.0, BLOCK_N, MASKED)
+        R_of_key_4 = _load_numbers(R_of_key_4_ptr, visible, 0.0, BLOCK_N, MASKED)
+        weight = (
+            tl.where(
+                (0 <= R_of_row[:, None] - R_of_key[None, :])
+                & (R_of_row[:, None] - R_of_key[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(
+                (0 <= R_of_row_2[:, None] - R_of_key_2[None, :])
+                & (R_of_row_2[:, None] - R_of_key_2[None, :] <= 1),
+                1.0,
+                0.0,
+            )
+            + tl.where(R_of_row_3[:, None] & R_of_key_3[None, :], 1.0, 0.0)
+            + tl.where(R_of_row_4[:, None] & R_of_key_4[None, :], 1.0, 0.0)
+        ) * tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        d_dot_qk_of_key = d_exponent * tl.where(i[:, None] == j[None, :], 0.0, 1.0)
+        if MASKED:
+            d_dot_qk_of_key = tl.where(related, d_dot_qk_of_key, 0.0)
+        dq = _dot(d_dot_qk_of_key.to(k_of_key.dtype), k_of_key, dq, PRECISION)
+        return dq
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _backward_rows_kernel_3(
+        q_ptr, R_of_row_ptr, R_of_row_2_ptr, R_of_row_3_ptr, R_of_row_4_ptr, d_out_ptr,
+        R_of_row_5_ptr, R_of_row_6_ptr, R_of_row_7_ptr, R_of_row_8_ptr, k_of_key_ptr, v_ptr,
+        R_of_key_ptr, R_of_key_2_ptr, R_of_key_3_ptr, R_of_key_4_ptr, R_of_key_5_ptr,
+        R_of_key_6_ptr, R_of_key_7_ptr, R_of_key_8_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, d_out_strides, k_of_key_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        key_numbers = (tl.cast(batch, tl.int64) * (heads // GROUP) + head // GROUP) * key_slots
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        R_of_row_5 = _load_facts(R_of_row_5_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_6 = _load_facts(R_of_row_6_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_7 = _load_facts(R_of_row_7_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_8 = _load_facts(R_of_row_8_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        R_of_row = _load_numbers(R_of_row_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_2 = _load_numbers(R_of_row_2_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_3 = _load_numbers(R_of_row_3_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        R_of_row_4 = _load_numbers(R_of_row_4_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_place
+        lse_2 = 1.4426950408889634 * lse
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            dq = _backward_rows_tile_3(
+                dq, q, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, d_out, delta, R_of_row_5,
+                R_of_row_6, R_of_row_7, R_of_row_8, lse_2,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step,
+                R_of_key_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_2_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_3_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_4_ptr + key_numbers + tile * BLOCK_N,
+                R_of_key_5_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_6_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_7_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_8_ptr + keys_of_entry + tile * BLOCK_N, k_of_key_strides[2], v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        dq = dq + _load_tile(dq_ptr + first_vector * D, D, visible, BLOCK_M, D, BLOCK_D, True)
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_TILES = {
+    ("forward", 2, 64): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 128): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2), (16, 16, 4, 1)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 8, 2)],
+    ("backward_columns", 4, 256): [(16, 16, 8, 2)],
+    ("backward_rows", 2, 64): [(64, 64, 4, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
+    ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
+    ("backward_rows", 4, 256): [(16, 16, 8, 2)],
+}
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    q = arguments["q_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = (
+            0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns
+        ) * q.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    added = [
+        name
+        for name in (
+            "peak_state_ptr",
+            "rows_state_ptr",
+            "total_state_ptr",
+            "d_k_of_key_ptr",
+            "dv_ptr",
+            "dq_ptr",
+        )
+        if name in kernel.arg_names
+    ]  # read and written by each run
+    prune = {"early_config_prune": _prune}
+    return triton.autotune(configs, key=key, prune_configs_by=prune, restore_value=added)(kernel)
+
+
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
+def _begins(counts):
+    """Where lists begin that stand one after the other, and where the last one ends."""
+    return nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+
+
+def _lists_by_row(lists):
+    """The tiles of keys that each tile of rows meets, as kernels take them."""
+    return _begins(lists.counts), lists.met.to(torch.int32)
+
+
+def _lists_by_key(lists):
+    """The tiles of rows that meet each tile of keys."""
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    number = torch.arange(len(lists.counts), device=lists.met.device)
+    row = number.repeat_interleave(lists.counts, output_size=len(lists.met))
+    key = row // tiles * most_keys + lists.met
+    counts = torch.bincount(key, minlength=len(lists.keys) * most_keys)
+    return _begins(counts), (row % tiles)[key.argsort(stable=True)].to(torch.int32)
+
+
+def _asked(x, places, batch, heads):
+    """What the pattern asks of tokens, [entries, tokens], in the order of lists if there is one."""
+    x = _of_entries(x, batch, heads)
+    if places is not None and x.shape[1]:
+        x = x.gather(1, places.clamp(max=x.shape[1] - 1))
+    return x.contiguous()
+
+
+def _listed_tokens(x, places):
+    """What tokens have, [batch, heads, tokens, ...], in the order of lists; 0 where there is none.
+
+    `places` is [entries, slots]; where each query head has its own, so has what is returned.
+    """
+    places = places.unflatten(0, (len(x), -1))  # [batch, heads or 1, slots]
+    heads = max(x.shape[1], places.shape[1])
+    if not x.shape[2]:
+        return x.new_zeros(len(x), heads, places.shape[2], *x.shape[3:])
+    batch = torch.arange(len(x), device=x.device)[:, None, None]
+    head = torch.arange(heads, device=x.device)[:, None] // (heads // x.shape[1])
+    found = x[batch, head, places.clamp(max=x.shape[2] - 1)]
+    hidden = (places >= x.shape[2]).view(*places.shape, *(1,) * (x.dim() - 3))
+    return found.masked_fill_(hidden, 0)
+
+
+def _slots(places, tokens):
+    """Where tokens stand in the order of lists: beyond its end where they do not."""
+    slots = places.new_full((len(places), tokens + 1), places.shape[1])
+    order = torch.arange(places.shape[1], device=places.device).expand_as(places)
+    return slots.scatter_(1, places, order)[:, :tokens]
+
+
+def _over_group(x, like):
+    """Gradients of each query head's own keys, added up for those that share keys."""
+    return x.unflatten(1, (like.shape[1], -1)).sum(2).to(like.dtype)
+
+
+def _launch(kernel, name, grid, q, k_of_key, v, *arguments):
+    """Run a kernel, specialised by the widths of q and v."""
+    d, e = q.shape[-1], v.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=q.shape[1] // k_of_key.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e, LIST_M=_ROWS, LIST_N=_KEYS,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+
+
+def _gradient_room(x, adds):
+    """Room for a gradient, or for several kernels that add to it."""
+    return x.new_zeros(x.shape, dtype=torch.float32) if adds else x.new_empty(x.shape)
+
+
+def _launch_forward(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    R_of_row_2,
+    R_of_row_3,
+    R_of_row_4,
+    R_of_key,
+    R_of_key_2,
+    R_of_key_3,
+    R_of_key_4,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    keep_residual,
+):
+    """What `_forward` returns, by the Triton kernel."""
+    q, k_of_key, v = _dense(q), _dense(k_of_key), _dense(v)
+    R_of_row = R_of_row.contiguous()
+    R_of_row_2 = R_of_row_2.contiguous()
+    R_of_row_3 = R_of_row_3.contiguous()
+    R_of_row_4 = R_of_row_4.contiguous()
+    R_of_key = R_of_key.contiguous()
+    R_of_key_2 = R_of_key_2.contiguous()
+    R_of_key_3 = R_of_key_3.contiguous()
+    R_of_key_4 = R_of_key_4.contiguous()
+    batch, heads, n, _ = q.shape
+    m = k_of_key.shape[2]
+    out = q.new_empty(batch, heads, n, v.shape[-1])
+    lse = q.new_empty(batch, heads, n, dtype=torch.float32)
+    residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
+    starts, lengths = _places(q, k_of_key, q_start, q_starts, kv_lengths)
+    if out.numel():
+        peak_state = q.new_empty(batch, heads, n, dtype=torch.float32)
+        rows_state = q.new_empty(batch, heads, n, dtype=torch.float32)
+        total_state = q.new_empty(batch, heads, n, v.shape[-1], dtype=torch.float32)
+        lists = _lists_0(
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        R_of_row_5_listed = _asked(R_of_row_5, row_places, batch, heads)
+        R_of_row_6_listed = _asked(R_of_row_6, row_places, batch, heads)
+        R_of_row_7_listed = _asked(R_of_row_7, row_places, batch, heads)
+        R_of_row_8_listed = _asked(R_of_row_8, row_places, batch, heads)
+        R_of_key_5_listed = _asked(R_of_key_5, key_places, batch, heads)
+        R_of_key_6_listed = _asked(R_of_key_6, key_places, batch, heads)
+        R_of_key_7_listed = _asked(R_of_key_7, key_places, batch, heads)
+        R_of_key_8_listed = _asked(R_of_key_8, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        R_of_row_listed = _listed_tokens(R_of_row, row_places)
+        R_of_row_2_listed = _listed_tokens(R_of_row_2, row_places)
+        R_of_row_3_listed = _listed_tokens(R_of_row_3, row_places)
+        R_of_row_4_listed = _listed_tokens(R_of_row_4, row_places)
+        k_of_key_listed = _listed_tokens(k_of_key, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        R_of_key_listed = _listed_tokens(R_of_key, key_places)
+        R_of_key_2_listed = _listed_tokens(R_of_key_2, key_places)
+        R_of_key_3_listed = _listed_tokens(R_of_key_3, key_places)
+        R_of_key_4_listed = _listed_tokens(R_of_key_4, key_places)
+        peak_state_listed = peak_state.new_empty(
+            *peak_state.shape[:2], row_places.shape[1], *peak_state.shape[3:]
+        )
+        rows_state_listed = rows_state.new_empty(
+            *rows_state.shape[:2], row_places.shape[1], *rows_state.shape[3:]
+        )
+        total_state_listed = total_state.new_empty(
+            *total_state.shape[:2], row_places.shape[1], *total_state.shape[3:]
+        )
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _launch(_forward_kernel_1, "forward", grid, q_listed, k_of_key_listed, v_listed,
+            q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
+            R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed, R_of_row_8_listed,
+            k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
+            R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed, R_of_key_7_listed,
+            R_of_key_8_listed, out, lse, residual if keep_residual else None, peak_state_listed,
+            rows_state_listed, total_state_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], k_of_key_listed.stride()[:3], v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1],
+        )  # fmt: skip
+        row_slots = _slots(row_places, n)
+        peak_state = _listed_tokens(peak_state_listed, row_slots)
+        rows_state = _listed_tokens(rows_state_listed, row_slots)
+        total_state = _listed_tokens(total_state_listed, row_slots)
+        lists = _lists_1(
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        R_of_row_5_listed = _asked(R_of_row_5, row_places, batch, heads)
+        R_of_row_6_listed = _asked(R_of_row_6, row_places, batch, heads)
+        R_of_row_7_listed = _asked(R_of_row_7, row_places, batch, heads)
+        R_of_row_8_listed = _asked(R_of_row_8, row_places, batch, heads)
+        R_of_key_5_listed = _asked(R_of_key_5, key_places, batch, heads)
+        R_of_key_6_listed = _asked(R_of_key_6, key_places, batch, heads)
+        R_of_key_7_listed = _asked(R_of_key_7, key_places, batch, heads)
+        R_of_key_8_listed = _asked(R_of_key_8, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        R_of_row_listed = _listed_tokens(R_of_row, row_places)
+        R_of_row_2_listed = _listed_tokens(R_of_row_2, row_places)
+        R_of_row_3_listed = _listed_tokens(R_of_row_3, row_places)
+        R_of_row_4_listed = _listed_tokens(R_of_row_4, row_places)
+        k_of_key_listed = _listed_tokens(k_of_key, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        R_of_key_listed = _listed_tokens(R_of_key, key_places)
+        R_of_key_2_listed = _listed_tokens(R_of_key_2, key_places)
+        R_of_key_3_listed = _listed_tokens(R_of_key_3, key_places)
+        R_of_key_4_listed = _listed_tokens(R_of_key_4, key_places)
+        peak_state_listed = _listed_tokens(peak_state, row_places)
+        rows_state_listed = _listed_tokens(rows_state, row_places)
+        total_state_listed = _listed_tokens(total_state, row_places)
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _launch(_forward_kernel_2, "forward", grid, q_listed, k_of_key_listed, v_listed,
+            q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
+            R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed, R_of_row_8_listed,
+            k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
+            R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed, R_of_key_7_listed,
+            R_of_key_8_listed, out, lse, residual if keep_residual else None, peak_state_listed,
+            rows_state_listed, total_state_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], k_of_key_listed.stride()[:3], v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1],
+        )  # fmt: skip
+        row_slots = _slots(row_places, n)
+        peak_state = _listed_tokens(peak_state_listed, row_slots)
+        rows_state = _listed_tokens(rows_state_listed, row_slots)
+        total_state = _listed_tokens(total_state_listed, row_slots)
+        lists = _lists_2(
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        R_of_row_5_listed = _asked(R_of_row_5, row_places, batch, heads)
+        R_of_row_6_listed = _asked(R_of_row_6, row_places, batch, heads)
+        R_of_row_7_listed = _asked(R_of_row_7, row_places, batch, heads)
+        R_of_row_8_listed = _asked(R_of_row_8, row_places, batch, heads)
+        R_of_key_5_listed = _asked(R_of_key_5, key_places, batch, heads)
+        R_of_key_6_listed = _asked(R_of_key_6, key_places, batch, heads)
+        R_of_key_7_listed = _asked(R_of_key_7, key_places, batch, heads)
+        R_of_key_8_listed = _asked(R_of_key_8, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        R_of_row_listed = _listed_tokens(R_of_row, row_places)
+        R_of_row_2_listed = _listed_tokens(R_of_row_2, row_places)
+        R_of_row_3_listed = _listed_tokens(R_of_row_3, row_places)
+        R_of_row_4_listed = _listed_tokens(R_of_row_4, row_places)
+        k_of_key_listed = _listed_tokens(k_of_key, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        R_of_key_listed = _listed_tokens(R_of_key, key_places)
+        R_of_key_2_listed = _listed_tokens(R_of_key_2, key_places)
+        R_of_key_3_listed = _listed_tokens(R_of_key_3, key_places)
+        R_of_key_4_listed = _listed_tokens(R_of_key_4, key_places)
+        out_listed = out.new_empty(*out.shape[:2], row_places.shape[1], *out.shape[3:])
+        lse_listed = lse.new_empty(*lse.shape[:2], row_places.shape[1], *lse.shape[3:])
+        residual_listed = residual.new_empty(
+            *residual.shape[:2], row_places.shape[1], *residual.shape[3:]
+        )
+        peak_state_listed = _listed_tokens(peak_state, row_places)
+        rows_state_listed = _listed_tokens(rows_state, row_places)
+        total_state_listed = _listed_tokens(total_state, row_places)
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _launch(_forward_kernel_3, "forward", grid, q_listed, k_of_key_listed, v_listed,
+            q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
+            R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed, R_of_row_8_listed,
+            k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
+            R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed, R_of_key_7_listed,
+            R_of_key_8_listed, out_listed, lse_listed, residual_listed if keep_residual else None,
+            peak_state_listed, rows_state_listed, total_state_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], k_of_key_listed.stride()[:3], v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1],
+        )  # fmt: skip
+        row_slots = _slots(row_places, n)
+        out = _listed_tokens(out_listed, row_slots)
+        lse = _listed_tokens(lse_listed, row_slots)
+        residual = _listed_tokens(residual_listed, row_slots)
+    return (out, lse, residual)
+
+
+def _launch_backward(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    R_of_row_2,
+    R_of_row_3,
+    R_of_row_4,
+    R_of_key,
+    R_of_key_2,
+    R_of_key_3,
+    R_of_key_4,
+    R_of_row_5,
+    R_of_row_6,
+    R_of_row_7,
+    R_of_row_8,
+    R_of_key_5,
+    R_of_key_6,
+    R_of_key_7,
+    R_of_key_8,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """What `_backward` returns, by the Triton kernels."""
+    q, k_of_key, v, d_out = _dense(q), _dense(k_of_key), _dense(v), _dense(d_out)
+    R_of_row = R_of_row.contiguous()
+    R_of_row_2 = R_of_row_2.contiguous()
+    R_of_row_3 = R_of_row_3.contiguous()
+    R_of_row_4 = R_of_row_4.contiguous()
+    R_of_key = R_of_key.contiguous()
+    R_of_key_2 = R_of_key_2.contiguous()
+    R_of_key_3 = R_of_key_3.contiguous()
+    R_of_key_4 = R_of_key_4.contiguous()
+    batch, heads, n, _ = q.shape
+    kv_heads, m, _ = v.shape[1:]
+    dq = _gradient_room(q, True)
+    d_k_of_key = _gradient_room(k_of_key, True)
+    dv = _gradient_room(v, True)
+    d_R_of_row = R_of_row.new_zeros(R_of_row.shape)
+    d_R_of_row_2 = R_of_row_2.new_zeros(R_of_row_2.shape)
+    d_R_of_row_3 = R_of_row_3.new_zeros(R_of_row_3.shape)
+    d_R_of_row_4 = R_of_row_4.new_zeros(R_of_row_4.shape)
+    d_R_of_key = R_of_key.new_zeros(R_of_key.shape)
+    d_R_of_key_2 = R_of_key_2.new_zeros(R_of_key_2.shape)
+    d_R_of_key_3 = R_of_key_3.new_zeros(R_of_key_3.shape)
+    d_R_of_key_4 = R_of_key_4.new_zeros(R_of_key_4.shape)
+    d_R_of_row_5 = R_of_row_5.new_zeros(R_of_row_5.shape)
+    d_R_of_row_6 = R_of_row_6.new_zeros(R_of_row_6.shape)
+    d_R_of_row_7 = R_of_row_7.new_zeros(R_of_row_7.shape)
+    d_R_of_row_8 = R_of_row_8.new_zeros(R_of_row_8.shape)
+    d_R_of_key_5 = R_of_key_5.new_zeros(R_of_key_5.shape)
+    d_R_of_key_6 = R_of_key_6.new_zeros(R_of_key_6.shape)
+    d_R_of_key_7 = R_of_key_7.new_zeros(R_of_key_7.shape)
+    d_R_of_key_8 = R_of_key_8.new_zeros(R_of_key_8.shape)
+    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
+    lse = lse.contiguous()
+    starts, lengths = _places(q, k_of_key, q_start, q_starts, kv_lengths)
+    if out.numel():
+        lists = _lists_0(
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        R_of_row_5_listed = _asked(R_of_row_5, row_places, batch, heads)
+        R_of_row_6_listed = _asked(R_of_row_6, row_places, batch, heads)
+        R_of_row_7_listed = _asked(R_of_row_7, row_places, batch, heads)
+        R_of_row_8_listed = _asked(R_of_row_8, row_places, batch, heads)
+        R_of_key_5_listed = _asked(R_of_key_5, key_places, batch, heads)
+        R_of_key_6_listed = _asked(R_of_key_6, key_places, batch, heads)
+        R_of_key_7_listed = _asked(R_of_key_7, key_places, batch, heads)
+        R_of_key_8_listed = _asked(R_of_key_8, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        R_of_row_listed = _listed_tokens(R_of_row, row_places)
+        R_of_row_2_listed = _listed_tokens(R_of_row_2, row_places)
+        R_of_row_3_listed = _listed_tokens(R_of_row_3, row_places)
+        R_of_row_4_listed = _listed_tokens(R_of_row_4, row_places)
+        d_out_listed = _listed_tokens(d_out, row_places)
+        lse_listed = _listed_tokens(lse, row_places)
+        delta_listed = _listed_tokens(delta, row_places)
+        k_of_key_listed = _listed_tokens(k_of_key, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        R_of_key_listed = _listed_tokens(R_of_key, key_places)
+        R_of_key_2_listed = _listed_tokens(R_of_key_2, key_places)
+        R_of_key_3_listed = _listed_tokens(R_of_key_3, key_places)
+        R_of_key_4_listed = _listed_tokens(R_of_key_4, key_places)
+        d_k_of_key_listed = d_k_of_key.new_zeros(
+            batch, heads, key_places.shape[1], d_k_of_key.shape[-1], dtype=torch.float32
+        )
+        dv_listed = dv.new_zeros(
+            batch, heads, key_places.shape[1], dv.shape[-1], dtype=torch.float32
+        )
+        dq_listed = dq.new_zeros(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
+        begins, met = _lists_by_key(lists)
+        grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
+        _launch(_backward_columns_kernel_1, "backward_columns", grid, q_listed, k_of_key_listed, v_listed,
+            k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
+            R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed, R_of_key_7_listed,
+            R_of_key_8_listed, q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed,
+            R_of_row_4_listed, d_out_listed, R_of_row_5_listed, R_of_row_6_listed,
+            R_of_row_7_listed, R_of_row_8_listed, lse_listed, delta_listed, d_k_of_key_listed,
+            dv_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            k_of_key_listed.stride()[:3], v_listed.stride()[:3], q_listed.stride()[:3],
+            d_out_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.keys.shape[1],
+        )  # fmt: skip
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _launch(_backward_rows_kernel_1, "backward_rows", grid, q_listed, k_of_key_listed, v_listed,
+            q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
+            d_out_listed, R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed,
+            R_of_row_8_listed, k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed,
+            R_of_key_3_listed, R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed,
+            R_of_key_7_listed, R_of_key_8_listed, lse_listed, delta_listed, dq_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], d_out_listed.stride()[:3], k_of_key_listed.stride()[:3],
+            v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1],
+        )  # fmt: skip
+        key_slots = _slots(key_places, m)
+        d_k_of_key += _over_group(_listed_tokens(d_k_of_key_listed, key_slots), d_k_of_key)
+        dv += _over_group(_listed_tokens(dv_listed, key_slots), dv)
+        row_slots = _slots(row_places, n)
+        dq += _listed_tokens(dq_listed, row_slots)
+        lists = _lists_1(
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        R_of_row_5_listed = _asked(R_of_row_5, row_places, batch, heads)
+        R_of_row_6_listed = _asked(R_of_row_6, row_places, batch, heads)
+        R_of_row_7_listed = _asked(R_of_row_7, row_places, batch, heads)
+        R_of_row_8_listed = _asked(R_of_row_8, row_places, batch, heads)
+        R_of_key_5_listed = _asked(R_of_key_5, key_places, batch, heads)
+        R_of_key_6_listed = _asked(R_of_key_6, key_places, batch, heads)
+        R_of_key_7_listed = _asked(R_of_key_7, key_places, batch, heads)
+        R_of_key_8_listed = _asked(R_of_key_8, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        R_of_row_listed = _listed_tokens(R_of_row, row_places)
+        R_of_row_2_listed = _listed_tokens(R_of_row_2, row_places)
+        R_of_row_3_listed = _listed_tokens(R_of_row_3, row_places)
+        R_of_row_4_listed = _listed_tokens(R_of_row_4, row_places)
+        d_out_listed = _listed_tokens(d_out, row_places)
+        lse_listed = _listed_tokens(lse, row_places)
+        delta_listed = _listed_tokens(delta, row_places)
+        k_of_key_listed = _listed_tokens(k_of_key, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        R_of_key_listed = _listed_tokens(R_of_key, key_places)
+        R_of_key_2_listed = _listed_tokens(R_of_key_2, key_places)
+        R_of_key_3_listed = _listed_tokens(R_of_key_3, key_places)
+        R_of_key_4_listed = _listed_tokens(R_of_key_4, key_places)
+        d_k_of_key_listed = d_k_of_key.new_zeros(
+            batch, heads, key_places.shape[1], d_k_of_key.shape[-1], dtype=torch.float32
+        )
+        dv_listed = dv.new_zeros(
+            batch, heads, key_places.shape[1], dv.shape[-1], dtype=torch.float32
+        )
+        dq_listed = dq.new_zeros(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
+        begins, met = _lists_by_key(lists)
+        grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
+        _launch(_backward_columns_kernel_2, "backward_columns", grid, q_listed, k_of_key_listed, v_listed,
+            k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
+            R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed, R_of_key_7_listed,
+            R_of_key_8_listed, q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed,
+            R_of_row_4_listed, d_out_listed, R_of_row_5_listed, R_of_row_6_listed,
+            R_of_row_7_listed, R_of_row_8_listed, lse_listed, delta_listed, d_k_of_key_listed,
+            dv_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            k_of_key_listed.stride()[:3], v_listed.stride()[:3], q_listed.stride()[:3],
+            d_out_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.keys.shape[1],
+        )  # fmt: skip
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _launch(_backward_rows_kernel_2, "backward_rows", grid, q_listed, k_of_key_listed, v_listed,
+            q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
+            d_out_listed, R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed,
+            R_of_row_8_listed, k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed,
+            R_of_key_3_listed, R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed,
+            R_of_key_7_listed, R_of_key_8_listed, lse_listed, delta_listed, dq_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], d_out_listed.stride()[:3], k_of_key_listed.stride()[:3],
+            v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1],
+        )  # fmt: skip
+        key_slots = _slots(key_places, m)
+        d_k_of_key += _over_group(_listed_tokens(d_k_of_key_listed, key_slots), d_k_of_key)
+        dv += _over_group(_listed_tokens(dv_listed, key_slots), dv)
+        row_slots = _slots(row_places, n)
+        dq += _listed_tokens(dq_listed, row_slots)
+        lists = _lists_2(
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        R_of_row_5_listed = _asked(R_of_row_5, row_places, batch, heads)
+        R_of_row_6_listed = _asked(R_of_row_6, row_places, batch, heads)
+        R_of_row_7_listed = _asked(R_of_row_7, row_places, batch, heads)
+        R_of_row_8_listed = _asked(R_of_row_8, row_places, batch, heads)
+        R_of_key_5_listed = _asked(R_of_key_5, key_places, batch, heads)
+        R_of_key_6_listed = _asked(R_of_key_6, key_places, batch, heads)
+        R_of_key_7_listed = _asked(R_of_key_7, key_places, batch, heads)
+        R_of_key_8_listed = _asked(R_of_key_8, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        R_of_row_listed = _listed_tokens(R_of_row, row_places)
+        R_of_row_2_listed = _listed_tokens(R_of_row_2, row_places)
+        R_of_row_3_listed = _listed_tokens(R_of_row_3, row_places)
+        R_of_row_4_listed = _listed_tokens(R_of_row_4, row_places)
+        d_out_listed = _listed_tokens(d_out, row_places)
+        lse_listed = _listed_tokens(lse, row_places)
+        delta_listed = _listed_tokens(delta, row_places)
+        k_of_key_listed = _listed_tokens(k_of_key, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        R_of_key_listed = _listed_tokens(R_of_key, key_places)
+        R_of_key_2_listed = _listed_tokens(R_of_key_2, key_places)
+        R_of_key_3_listed = _listed_tokens(R_of_key_3, key_places)
+        R_of_key_4_listed = _listed_tokens(R_of_key_4, key_places)
+        d_k_of_key_listed = d_k_of_key.new_zeros(
+            batch, heads, key_places.shape[1], d_k_of_key.shape[-1], dtype=torch.float32
+        )
+        dv_listed = dv.new_zeros(
+            batch, heads, key_places.shape[1], dv.shape[-1], dtype=torch.float32
+        )
+        dq_listed = dq.new_zeros(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
+        begins, met = _lists_by_key(lists)
+        grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
+        _launch(_backward_columns_kernel_3, "backward_columns", grid, q_listed, k_of_key_listed, v_listed,
+            k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
+            R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed, R_of_key_7_listed,
+            R_of_key_8_listed, q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed,
+            R_of_row_4_listed, d_out_listed, R_of_row_5_listed, R_of_row_6_listed,
+            R_of_row_7_listed, R_of_row_8_listed, lse_listed, delta_listed, d_k_of_key_listed,
+            dv_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            k_of_key_listed.stride()[:3], v_listed.stride()[:3], q_listed.stride()[:3],
+            d_out_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.keys.shape[1],
+        )  # fmt: skip
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _launch(_backward_rows_kernel_3, "backward_rows", grid, q_listed, k_of_key_listed, v_listed,
+            q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
+            d_out_listed, R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed,
+            R_of_row_8_listed, k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed,
+            R_of_key_3_listed, R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed,
+            R_of_key_7_listed, R_of_key_8_listed, lse_listed, delta_listed, dq_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], d_out_listed.stride()[:3], k_of_key_listed.stride()[:3],
+            v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1],
+        )  # fmt: skip
+        key_slots = _slots(key_places, m)
+        d_k_of_key += _over_group(_listed_tokens(d_k_of_key_listed, key_slots), d_k_of_key)
+        dv += _over_group(_listed_tokens(dv_listed, key_slots), dv)
+        row_slots = _slots(row_places, n)
+        dq += _listed_tokens(dq_listed, row_slots)
+    return (
+        dq.to(q.dtype),
+        d_k_of_key.to(k_of_key.dtype),
+        dv.to(v.dtype),
+        d_R_of_row,
+        d_R_of_row_2,
+        d_R_of_row_3,
+        d_R_of_row_4,
+        d_R_of_key,
+        d_R_of_key_2,
+        d_R_of_key_3,
+        d_R_of_key_4,
+        d_R_of_row_5,
+        d_R_of_row_6,
+        d_R_of_row_7,
+        d_R_of_row_8,
+        d_R_of_key_5,
+        d_R_of_key_6,
+        d_R_of_key_7,
+        d_R_of_key_8,
+    )
 
 
 # --- one slab of rows -----------------------------------------------------------------------------
@@ -238,8 +2498,8 @@ def _backward_slab(
 
 
 # --- lists: which keys rows meet, as the data say -------------------------------------------------
-# Entries are batch entries and heads. In an entry rows and keys may stand in another order than that of their
-# places; a tile holds some that stand side by side.
+# Entries are batch entries and heads. In an entry rows and keys may stand
+# in another order than that of their places; a tile holds some that stand side by side.
 
 _SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
 _ROWS, _KEYS = 64, 64  # of a tile
@@ -306,20 +2566,34 @@ def _searched(numbers, value, right, widen=0):
 
 
 def _interval(low, high, holds, i, length):
-    """The places of keys that each row may be related to: low ... high - 1, where something holds."""
+    """The keys that each row may be related to: places low ... high - 1, where something holds."""
     low = torch.as_tensor(low, device=i.device).expand(i.shape).clamp(min=0)
     high = torch.as_tensor(high, device=i.device).expand(i.shape).minimum(length)
     return low, torch.where(holds, high, 0) if isinstance(holds, Tensor) else high
 
 
+def _first(chosen, rows):
+    """Rows, the chosen ones first if half as many tiles hold any then, else as they stand."""
+    if chosen.numel() == 0:
+        return rows
+    held = (
+        nn.functional.pad(chosen, (0, -chosen.shape[1] % _ROWS))
+        .unflatten(1, (-1, _ROWS))
+        .any(-1)
+        .sum()
+    )
+    needed = ((chosen.sum(1) + _ROWS - 1) // _ROWS).sum()
+    return (~chosen).argsort(stable=True) if 2 * needed <= held and held > 0 else rows
+
+
 def _only(chosen, none):
-    """The places of chosen tokens in order, and `none` behind them; as many as the entry with most has."""
+    """The places of chosen tokens, `none` behind them; as many as the entry with most has."""
     most = int(chosen.sum(1).amax()) if chosen.numel() else 0
     order = (~chosen).to(torch.uint8).argsort(stable=True)[:, :most]
     return order.masked_fill(~chosen.gather(1, order), none)
 
 
-def _places(keys, low, high, first=0):
+def _run_in(keys, low, high, first=0):
     """Runs of places as runs of keys in an order of which only some are part."""
     keys = keys.contiguous()
     return tuple(torch.searchsorted(keys, x.contiguous()) + first for x in (low, high))
@@ -332,7 +2606,7 @@ def _alike(of_rows, of_keys):
 
 
 def _sorted(numbers, dead, none):
-    """Keys in order of a number, and of place where these are equal, and the numbers; those left out stand last."""
+    """Keys in order of a number and of their places, and the numbers; those left out are last."""
     keys = numbers.masked_fill(dead, _most(numbers.dtype)).argsort(stable=True)
     keys = keys.gather(1, dead.gather(1, keys).to(torch.uint8).argsort(stable=True))
     left_out = dead.gather(1, keys)
@@ -353,7 +2627,7 @@ def _tiles_of(order, none, width):
 
 
 def _listed(runs, rows, keys, in_order, n, m):
-    """The lists of some runs: the first key in order and the one after the last, for each row in its place."""
+    """The lists of some runs: the first key in order and the one after the last, row by row."""
     entries, tiles = rows.shape[:2]
     at = rows.clamp(max=max(n - 1, 0)).flatten(1)
     codes = []
@@ -371,7 +2645,7 @@ def _listed(runs, rows, keys, in_order, n, m):
 
 
 def _codes(tile, low, high, tiles):
-    """Numbers of tiles of rows and of the tiles of keys, of so many, in which their runs of keys lie."""
+    """Numbers of tiles of rows and of the tiles of keys that their runs meet, of so many."""
     first = low // _KEYS
     count = ((high + _KEYS - 1) // _KEYS - first).clamp(min=0).masked_fill(low >= high, 0)
     which = torch.arange(len(tile), device=tile.device).repeat_interleave(count)
@@ -412,22 +2686,17 @@ def _lists_0(
     R_of_row_8 = _of_entries(R_of_row_8, batch, heads)
     R_of_key_7 = _of_entries(R_of_key_7, batch, heads)
     R_of_key_8 = _of_entries(R_of_key_8, batch, heads)
-    rows = row
-    dead = (place >= length) | ~(R_of_key_7 | R_of_key_8)
-    apart = R_of_key_7 & ~dead
-    others = _only(~apart & ~dead, m)
-    apart = _only(apart, m)
+    rows = _first(R_of_row_7 | R_of_row_8, row)
+    keys = _only((R_of_key_7 | R_of_key_8) & (place < length), m)
     tiled = _tiles_of(rows, n, _ROWS)
     runs = []
     # j <= i & R_of_row_7 & R_of_key_7
     low, high = _interval(0, i + 1 - k_start, R_of_row_7, i, length)
-    runs.append(_places(apart, low, high, first=-(-others.shape[1] // _KEYS) * _KEYS))
+    runs.append(_run_in(keys, low, high))
     # j <= i & R_of_row_8 & R_of_key_8
     low, high = _interval(0, i + 1 - k_start, R_of_row_8, i, length)
-    runs.append(_places(others, low, high))
-    runs.append(_places(apart, low, high, first=-(-others.shape[1] // _KEYS) * _KEYS))
-    keys = torch.cat([_tiles_of(x, m, _KEYS) for x in (others, apart)], 1)
-    return _listed(runs, tiled, keys, (True, False), n, m)
+    runs.append(_run_in(keys, low, high))
+    return _listed(runs, tiled, _tiles_of(keys, m, _KEYS), (rows is row, False), n, m)
 
 
 def _related_0(
@@ -665,12 +2934,12 @@ def _slabs(
 
 
 def _at_rows_of(x, slab):
-    """Something of each row, [batch or 1, heads or 1, n], of a slab's tiles: [tiles, heads or 1, rows, 1]."""
+    """Something of each row, [batch or 1, heads or 1, n] -> [tiles, heads or 1, rows, 1]."""
     return _at_places(x, slab, slab.rows)[..., None]
 
 
 def _at_places(x, slab, places):
-    """Something of each token, [batch or 1, heads or 1, tokens], at the places of a slab's tiles or their keys."""
+    """Something of each token, [batch or 1, heads or 1, tokens], at places of a slab's tiles."""
     if x.shape[2] == 0:
         return x.new_zeros(len(places), 1, places.shape[1], *x.shape[3:])
     places = places.clamp(max=x.shape[2] - 1)
@@ -680,7 +2949,7 @@ def _at_places(x, slab, places):
 
 
 def _hide(x, chunk, fill, call):
-    """Write `fill` where row and key are not related: bit by bit, which takes a tenth of what masks do."""
+    """Write `fill` where row and key are not related: by bits, in a tenth of what masks take."""
     bits = x.view(torch.int64 if x.dtype == torch.float64 else torch.int32)
     kept = -(~chunk.hidden).to(bits.dtype)
     bits.bitwise_and_(kept)
@@ -719,12 +2988,12 @@ def _workspace(slab, chunks, q, count, work):
 
 
 def _tiled_rows(x, lists):
-    """[batch, heads, n, ...] -> [entries * heads of an entry, tiles, rows, ...], with 0 where there is none."""
+    """[batch, heads, n, ...] -> [entries * heads of each, tiles, rows, ...]; 0 for none."""
     return _tiled(x.to(_wide(x.dtype)), lists.rows, lists.in_order[0])
 
 
 def _tiled_keys(x, lists, heads):
-    """[batch, kv heads, m, ...] -> [entries * heads of an entry, tiles, keys, ...], with 0 where there is none."""
+    """[batch, kv heads, m, ...] -> [entries * heads of each, tiles, keys, ...]; 0 for none."""
     x = x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
     return _tiled(x, lists.keys, lists.in_order[1])
 
@@ -733,7 +3002,7 @@ def _tiled(x, places, in_order):
     """Tokens at their places in tiles; a view where they stand there already."""
     batch, heads, tokens = x.shape[:3]
     if in_order:
-        return x.flatten(0, 1).unflatten(1, (-1, places.shape[2]))
+        return x.flatten(0, 1).unflatten(1, places.shape[1:])
     shape = (batch * heads, *places.shape[-2:], *x.shape[3:])
     if tokens == 0:
         return x.new_zeros(shape)
@@ -792,7 +3061,7 @@ def _entries_of(numbers, slab):
 
 
 def _add_tiles(total, sums, chunks):
-    """Add what a slab has added up for the keys that it meets, [tiles of rows, kv heads, keys, ...]."""
+    """Add what a slab has added up for its keys, [tiles of rows, kv heads, keys, ...]."""
     for chunk in chunks:
         at = _of_each_head(chunk.tiles, total.shape[1], sums.shape[1]).flatten()
         total.flatten(0, 1).index_add_(0, at, sums.view(-1, *total.shape[2:]))
@@ -810,7 +3079,7 @@ def _untiled_rows(tiles, lists, shape):
 
 
 def _untiled_keys(tiles, lists, shape):
-    """Sums for keys in order, [entries * heads of an entry, tiles, keys, ...] -> [batch, kv heads, m, ...]."""
+    """[entries * heads of an entry, tiles, keys, ...] -> [batch, kv heads, m, ...]."""
     batch, kv_heads, m = shape[:3]
     places, tiles = lists.keys.flatten(1), tiles.flatten(1, 2)
     if lists.in_order[1]:
@@ -1040,7 +3309,7 @@ def _backward(
     q_starts,
     kv_lengths,
 ):
-    """The gradients of q, k_of_key, v, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, R_of_key, R_of_key_2, R_of_key_3, R_of_key_4, R_of_row_5, R_of_row_6, R_of_row_7, R_of_row_8, R_of_key_5, R_of_key_6, R_of_key_7 and R_of_key_8."""
+    """The gradients of q, k_of_key, v, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, R_of_key, R_of_key_2, R_of_key_3 and R_of_key_4."""
     wide = _wide(q.dtype)
     shape, m = q.shape[:3], v.shape[2]
     numbers, call = (), _Call(shape[2], m, shape[1], 0)

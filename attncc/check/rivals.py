@@ -202,7 +202,7 @@ def _read(expr: Token | Entry, names: _Names, b: Tensor, given: dict[str, tuple[
         return tensor[tuple(leading.get(axis, own) for axis in declared.axes)]  # type: ignore[arg-type, index]
     indices = [_value(each, names, None, lambda inner, at: _read(inner, at, b, given)) for each in expr.indices]
     places = (b, *indices) if Size.BATCH in declared.axes else tuple(indices)
-    return tensor[places]  # type: ignore[index]  # numbers of vmap are tensors as well
+    return tensor[places]
 
 
 def _value(
