@@ -772,36 +772,6 @@ class _Lists(NamedTuple):
     met: Tensor  # which, among those of the entry, one tile of rows after the other
 
 
-class _Slab(NamedTuple):
-    """Tiles of rows that are computed together, as batch entries."""
-
-    tiles: Tensor  # which, among those of all entries
-    batch: Tensor  # the batch entry of each
-    head: Tensor | slice  # the head of each
-    rows: Tensor  # [tiles, rows]: places; n where there is none
-    i: Tensor  # their positions, [tiles, 1, rows, 1]
-    shape: tuple  # tiles, heads, rows
-
-
-class _Chunk(NamedTuple):
-    """The keys that they meet."""
-
-    tiles: Tensor  # [tiles of rows, tiles of keys]
-    places: Tensor  # [tiles of rows, keys]; m where there is none
-    j: Tensor  # their positions, [tiles of rows, 1, 1, keys]
-    hidden: Tensor  # the pairs that are not related, [tiles of rows, heads or 1, rows, keys]
-    keys: slice = slice(None)
-
-    @property
-    def count(self):
-        return self.places.shape[1]
-
-
-def _wide(dtype):
-    """The type of scores and sums."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def _of_entries(x, batch, heads):
     """What the pattern asks of tokens, [batch or 1, heads or 1, tokens] -> [entries, tokens]."""
     return x.expand(batch, heads, *x.shape[2:]).flatten(0, 1)
@@ -896,6 +866,39 @@ def _lists(blocks_of_row, batch, heads, n, m, q_start, k_start, q_starts, kv_len
     return _listed(
         runs, tiled, _tiles_of(keys, m, _KEYS), (rows is row, kv_lengths is None), n, m, told
     )
+
+
+# --- slabs of tiles: the eager form --------------------------------------------------------------
+
+
+class _Slab(NamedTuple):
+    """Tiles of rows that are computed together, as batch entries."""
+
+    tiles: Tensor  # which, among those of all entries
+    batch: Tensor  # the batch entry of each
+    head: Tensor | slice  # the head of each
+    rows: Tensor  # [tiles, rows]: places; n where there is none
+    i: Tensor  # their positions, [tiles, 1, rows, 1]
+    shape: tuple  # tiles, heads, rows
+
+
+class _Chunk(NamedTuple):
+    """The keys that they meet."""
+
+    tiles: Tensor  # [tiles of rows, tiles of keys]
+    places: Tensor  # [tiles of rows, keys]; m where there is none
+    j: Tensor  # their positions, [tiles of rows, 1, 1, keys]
+    hidden: Tensor  # the pairs that are not related, [tiles of rows, heads or 1, rows, keys]
+    keys: slice = slice(None)
+
+    @property
+    def count(self):
+        return self.places.shape[1]
+
+
+def _wide(dtype):
+    """The type of scores and sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _slabs(blocks_of_row, heads, lists, related, n, m, q_start, k_start, q_starts, kv_lengths):

@@ -18,7 +18,8 @@ from attncc.plan.domain import analyse
 from attncc.plan.in_pieces import pieces_of
 from attncc.plan.later_keys import refuse_later_keys
 from attncc.plan.list_steps import with_lists
-from attncc.plan.lists import LIST, lists_of
+from attncc.plan.listing import lists_of
+from attncc.plan.lists import LIST
 from attncc.plan.model import Mixture, Passes, Plan, Planned, Slabs
 from attncc.plan.outer import outer
 from attncc.plan.overflow import overflows
