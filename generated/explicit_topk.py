@@ -1751,7 +1751,8 @@ def attention(
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
         With return_lse also [batch, heads, n], -inf for rows without weights.
-        With return_choices last of all a dict of whole numbers: best [batch, heads, n, 8], positions of keys, -1 for none.
+        With return_choices last of all a dict of whole numbers:
+            best: [batch, heads, n, 8], positions of keys, -1 for none.
 
     Raises:
         ValueError: an argument whose shape, dtype or device does not fit, with its name.

@@ -2073,7 +2073,8 @@ def attention(
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
         With return_lse also [batch, heads, n], -inf for rows without weights.
-        With return_choices last of all a dict of whole numbers: bucket [batch, heads, m].
+        With return_choices last of all a dict of whole numbers:
+            bucket: [batch, heads, m].
 
     Raises:
         ValueError: an argument whose shape, dtype or device does not fit, with its name.

@@ -3249,7 +3249,11 @@ def attention(
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
         With return_lse also [batch, heads, n], -inf for rows without weights.
-        With return_choices last of all a dict of whole numbers: second [batch, heads, m]; by_second [batch, heads, m]; first [batch, heads, m]; by_first [batch, heads, m].
+        With return_choices last of all a dict of whole numbers:
+            second: [batch, heads, m].
+            by_second: [batch, heads, m].
+            first: [batch, heads, m].
+            by_first: [batch, heads, m].
 
     Raises:
         ValueError: an argument whose shape, dtype or device does not fit, with its name.

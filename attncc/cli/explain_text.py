@@ -30,7 +30,7 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
     ranges = "What positions allow" if by_data else "Ranges of"
     sections = [
         title,
-        ["Meaning", *_rows([*_declared(found["data"]), *_meaning(found["meaning"])])],
+        ["Meaning", *_rows([*_declared(found["data"]), *_choices(found["choices"]), *_meaning(found["meaning"])])],
         ["Derivation", *_derivation(found["derivation"])],
         ["Laws that do not apply", *_refusals(found["not_applied"])],
         ["Dense graph: what the spec says", *_indent(found["graphs"]["dense"])],
@@ -80,6 +80,11 @@ def _declared(data: list[dict[str, Any]]) -> list[tuple[str, str]]:
         start = "" if each["initial"] is None else f" = {each['initial']:g}"
         found.append((each["role"], f"{each['name']}[{axes}]{kind}{start}"))
     return found
+
+
+def _choices(choices: dict[str, str]) -> list[tuple[str, str]]:
+    """What is chosen by comparing."""
+    return [("let", f"{name} = {value}") for name, value in choices.items()]
 
 
 def _meaning(meaning: dict[str, str | None]) -> list[tuple[str, str]]:

@@ -18,6 +18,7 @@ from attncc.plan.lists import Pass as ListPass
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.pieces import Part, Pieces
 from attncc.plan.ranges import HeadClass, Segment
+from attncc.spec.choices import choices_of
 from attncc.spec.data import axis_text
 from attncc.spec.expr import TRUE, Name, names_in
 from attncc.spec.model import Align, Spec
@@ -54,6 +55,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "parameters": {each.name: each.value for each in spec.parameters},
         "sizes": {"n": n, "m": m, "heads": heads, "d": d, "e": e, "element_bytes": ELEMENT_BYTES},
         "data": _data(spec),
+        "choices": {each.name: text(each.let.value) for each in choices_of(spec)},
         "meaning": {
             "pattern": text(spec.pattern),
             "score": text(spec.score) if _reads_score(spec) else None,

@@ -22,15 +22,15 @@ from attncc.spec.model import Align
 _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
 
 
-def choice_words(choices: Sequence[Choice]) -> str:
-    """What each choice holds."""
+def choice_words(choices: Sequence[Choice]) -> list[str]:
+    """What each choice holds, a line each."""
     words = []
     for each in choices:
         axes = "n, " + str(each.entries) if each.entries is not None else "n" if each.of_rows else "m"
         heads = "heads" if each.by_query_head else "kv heads"
         missing = ", positions of keys, -1 for none" if each.entries is not None else ""
-        words.append(f"{each.name} [batch, {heads}, {axes}]{missing}")
-    return "; ".join(words)
+        words.append(f"{each.name}: [batch, {heads}, {axes}]{missing}.")
+    return words
 
 
 class FunctionalForm:

@@ -98,7 +98,9 @@ class _Grower:
                 signs = self.some(lambda: self.random.choice(("<", "<=", "==", "!=", ">", ">=")), 1, 2)
                 return tree.Comparison(signs, tuple(self.sum() for _ in range(len(signs) + 1)), span=_HERE)
             case "membership":
-                return tree.Membership(self.sum(), self.choices(), span=_HERE)
+                named = tree.Reference(self.random.choice(_NAMES), span=_HERE)
+                choices = named if self.random.random() < 0.3 else self.choices()
+                return tree.Membership(self.sum(), choices, span=_HERE)
             case "not":
                 return tree.Unary("!", self.comparison(), span=_HERE)
         return self.sum()
