@@ -3205,10 +3205,10 @@ def _is_shape_only(x):
 def _expected_choices(q, k, v, R, k_start):
     """The shape of each choice, its least number, and the first number above its range where it has one."""
     return {
-        "second": ((q.shape[0], q.shape[1], k.shape[2]), 0, 2 * R.shape[-1]),
-        "by_second": ((q.shape[0], q.shape[1], k.shape[2]), 0, k.shape[2]),
         "first": ((q.shape[0], q.shape[1], k.shape[2]), 0, 2 * R.shape[-1]),
         "by_first": ((q.shape[0], q.shape[1], k.shape[2]), 0, k.shape[2]),
+        "second": ((q.shape[0], q.shape[1], k.shape[2]), 0, 2 * R.shape[-1]),
+        "by_second": ((q.shape[0], q.shape[1], k.shape[2]), 0, k.shape[2]),
     }
 
 
@@ -3250,10 +3250,10 @@ def attention(
         [batch, heads, n, e]; rows without keys are 0.
         With return_lse also [batch, heads, n], -inf for rows without weights.
         With return_choices last of all a dict of whole numbers:
-            second: [batch, heads, m].
-            by_second: [batch, heads, m].
             first: [batch, heads, m].
             by_first: [batch, heads, m].
+            second: [batch, heads, m].
+            by_second: [batch, heads, m].
 
     Raises:
         ValueError: an argument whose shape, dtype or device does not fit, with its name.

@@ -78,12 +78,12 @@ def _fields(spec: Spec) -> Iterator[Expr]:
         yield spec.combine
 
 
-def _lets(fields: Iterable[Expr]) -> Iterator[Let]:
-    """Choices from the inside out."""
-    for field in fields:
-        for node in reversed(list(walk(field))):
-            if isinstance(node, Let) and is_choice(node):
-                yield node
+def _lets(exprs: Iterable[Expr]) -> Iterator[Let]:
+    """Choices as they are written, those that others are made of first."""
+    for expr in exprs:
+        yield from _lets(children(expr))
+        if isinstance(expr, Let) and is_choice(expr):
+            yield expr
 
 
 def _compares(expr: Expr) -> bool:
