@@ -87,7 +87,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     "E207": Explanation(
         "Each field may read only what is known when it is needed. A pattern is decided before any score is computed, "
         "so it reads positions and numbers that come with the call, no vectors and no `score`; a normaliser is a "
-        "number of the whole row, so it cannot read `j`. Tables of batch entries and of blocks are for patterns.",
+        "number of the whole row, so it cannot read `j`. Tables of real numbers of batch entries or blocks "
+        "are for patterns.",
         _one("weight = exp(score); normalize = j + 1"),
         _one("weight = exp(score); normalize = rows + 1"),
     ),
