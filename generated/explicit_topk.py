@@ -1357,7 +1357,7 @@ def _safe_log(x):
 
 
 def _chosen_keys(choices, name, made):
-    """Keys that rows choose, [batch, heads, n, entries]: the caller's, or else made here and noted down."""
+    """Keys that rows choose, [batch, heads, n, entries]: the caller's, or made and noted down."""
     if choices is not None and name in choices:
         return choices[name]
     found = made()
@@ -1371,10 +1371,12 @@ _BEST = 1 << 22  # numbers of pairs that are compared at a time
 
 @torch.no_grad()
 def _best(numbers, count, batch, heads, n, m, k_start, device):
-    """The positions of the keys with each row's largest numbers, of equal ones the first; -1 where there are fewer.
+    """The positions of the keys with each row's largest numbers; -1 where there are fewer.
+
+    Of equal numbers the first keys count.
 
     Args:
-        numbers: for a slice of rows their numbers [batch, heads, rows, m], -inf where keys are not related.
+        numbers: for a slice of rows [batch, heads, rows, m], -inf where keys are not related.
     """
     if not (batch and n and m):
         return torch.full((batch, heads, n, count), -1, device=device)
@@ -1395,7 +1397,7 @@ def _best(numbers, count, batch, heads, n, m, k_start, device):
 
 
 def _choices_of(choices, expected, q):
-    """A copy of the caller's choices; refused where they have another name, shape, type or range than they can."""
+    """A copy of the caller's choices; refused with another name, shape, type or range."""
     choices = {} if choices is None else dict(choices)
     for name, x in choices.items():
         _expect(name in expected, "choices", repr(name), " or ".join(expected))
@@ -1420,7 +1422,7 @@ def _choices_of(choices, expected, q):
 
 
 def _is_among(x, listed):
-    """Whether numbers [..., rows or 1, keys] are among those of lists [..., rows, entries]; below 0 is none."""
+    """Whether numbers [..., rows or 1, keys] are in lists [..., rows, entries]; below 0 is none."""
     found = x == listed[..., :1]
     for at in range(1, listed.shape[-1]):
         found |= x == listed[..., at : at + 1]
@@ -1710,7 +1712,7 @@ def _is_shape_only(x):
 
 
 def _expected_choices(q, k, v, k_start):
-    """The shape of each choice, its least number, and the first number above its range where it has one."""
+    """Of each choice the shape, the least number, and the one above its range if it has one."""
     return {
         "best": ((q.shape[0], q.shape[1], q.shape[2], 8), -1, k_start + k.shape[2]),
     }
@@ -1857,7 +1859,7 @@ def _best_weights_of(q, k, i, j, hidden, numbers, call):
 def _numbers_for_best(
     q, k, v, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0
 ):
-    """Numbers of the pairs of some rows, [batch, heads, rows, m]; -inf where they are not related."""
+    """Numbers of pairs of some rows, [batch, heads, rows, m]; -inf where not related."""
     _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
     prepared = _prepared(q, k, v, scale, kv_lengths, q_start, k_start)
     q, k, _, scale, q_start, k_start, q_starts, kv_lengths = prepared

@@ -1593,7 +1593,7 @@ def _seen(x, hidden):
 
 
 def _chosen(choices, name, made, batch, heads, length):
-    """A choice of tokens, [batch, heads, tokens, 1]: the caller's, or else made here and noted down."""
+    """A choice of tokens, [batch, heads, tokens, 1]: the caller's, or made and noted down."""
     if choices is not None and name in choices:
         return choices[name][..., None]
     found = made()
@@ -1604,7 +1604,7 @@ def _chosen(choices, name, made, batch, heads, length):
 
 
 def _choices_of(choices, expected, q):
-    """A copy of the caller's choices; refused where they have another name, shape, type or range than they can."""
+    """A copy of the caller's choices; refused with another name, shape, type or range."""
     choices = {} if choices is None else dict(choices)
     for name, x in choices.items():
         _expect(name in expected, "choices", repr(name), " or ".join(expected))
@@ -2030,7 +2030,7 @@ def _is_shape_only(x):
 
 
 def _expected_choices(q, k, v, R, k_start):
-    """The shape of each choice, its least number, and the first number above its range where it has one."""
+    """Of each choice the shape, the least number, and the one above its range if it has one."""
     return {
         "bucket": ((q.shape[0], q.shape[1], k.shape[2]), 0, 2 * R.shape[-1]),
     }

@@ -1377,7 +1377,7 @@ def _expect_data(name, x, sizes, axes, kind, q):
 
 
 def _is_among(x, listed):
-    """Whether numbers [..., rows or 1, keys] are among those of lists [..., rows, entries]; below 0 is none."""
+    """Whether numbers [..., rows or 1, keys] are in lists [..., rows, entries]; below 0 is none."""
     found = x == listed[..., :1]
     for at in range(1, listed.shape[-1]):
         found |= x == listed[..., at : at + 1]

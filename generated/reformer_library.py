@@ -3322,32 +3322,30 @@ def _backward(
     dq = q.new_zeros(q.shape, dtype=wide)
     out = _unrounded(out, residual)
     with torch.autocast(q.device.type, enabled=False):
-        for at, (lists, related) in enumerate(
-            _passes(
-                q,
-                k_of_key,
-                v,
-                R_of_row,
-                R_of_row_2,
-                R_of_row_3,
-                R_of_row_4,
-                R_of_key,
-                R_of_key_2,
-                R_of_key_3,
-                R_of_key_4,
-                R_of_row_5,
-                R_of_row_6,
-                R_of_row_7,
-                R_of_row_8,
-                R_of_key_5,
-                R_of_key_6,
-                R_of_key_7,
-                R_of_key_8,
-                q_start,
-                k_start,
-                q_starts,
-                kv_lengths,
-            )
+        for lists, related in _passes(
+            q,
+            k_of_key,
+            v,
+            R_of_row,
+            R_of_row_2,
+            R_of_row_3,
+            R_of_row_4,
+            R_of_key,
+            R_of_key_2,
+            R_of_key_3,
+            R_of_key_4,
+            R_of_row_5,
+            R_of_row_6,
+            R_of_row_7,
+            R_of_row_8,
+            R_of_key_5,
+            R_of_key_6,
+            R_of_key_7,
+            R_of_key_8,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
         ):
             q_tiles = _tiled_rows(q, lists)
             k_of_key_tiles = _tiled_keys(k_of_key, lists, shape[1])
@@ -3784,7 +3782,7 @@ def _seen(x, hidden):
 
 
 def _rank(x, hidden):
-    """The place of each key in order of a whole number, and of position where these are equal; hidden keys last."""
+    """The place of each key in order of a number, and then of position; hidden keys last."""
     order = x.argsort(dim=2, stable=True)
     if hidden is not None:
         order = order.gather(
@@ -3795,7 +3793,7 @@ def _rank(x, hidden):
 
 
 def _chosen(choices, name, made, batch, heads, length):
-    """A choice of tokens, [batch, heads, tokens, 1]: the caller's, or else made here and noted down."""
+    """A choice of tokens, [batch, heads, tokens, 1]: the caller's, or made and noted down."""
     if choices is not None and name in choices:
         return choices[name][..., None]
     found = made()
@@ -3806,7 +3804,7 @@ def _chosen(choices, name, made, batch, heads, length):
 
 
 def _choices_of(choices, expected, q):
-    """A copy of the caller's choices; refused where they have another name, shape, type or range than they can."""
+    """A copy of the caller's choices; refused with another name, shape, type or range."""
     choices = {} if choices is None else dict(choices)
     for name, x in choices.items():
         _expect(name in expected, "choices", repr(name), " or ".join(expected))
@@ -4488,7 +4486,7 @@ def _is_shape_only(x):
 
 
 def _expected_choices(q, k, v, R, k_start):
-    """The shape of each choice, its least number, and the first number above its range where it has one."""
+    """Of each choice the shape, the least number, and the one above its range if it has one."""
     return {
         "first": ((q.shape[0], q.shape[1], k.shape[2]), 0, 2 * R.shape[-1]),
         "by_first": ((q.shape[0], q.shape[1], k.shape[2]), 0, k.shape[2]),

@@ -310,7 +310,7 @@ def _on_blocks(stride, *rest):
 ''',
     "_rank": '''
 def _rank(x, hidden):
-    """The place of each key in order of a whole number, and of position where these are equal; hidden keys last."""
+    """The place of each key in order of a number, and then of position; hidden keys last."""
     order = x.argsort(dim=2, stable=True)
     if hidden is not None:
         order = order.gather(2, hidden.expand(x.shape).gather(2, order).to(torch.uint8).argsort(dim=2, stable=True))
@@ -319,7 +319,7 @@ def _rank(x, hidden):
 ''',
     "_chosen": '''
 def _chosen(choices, name, made, batch, heads, length):
-    """A choice of tokens, [batch, heads, tokens, 1]: the caller's, or else made here and noted down."""
+    """A choice of tokens, [batch, heads, tokens, 1]: the caller's, or made and noted down."""
     if choices is not None and name in choices:
         return choices[name][..., None]
     found = made()
@@ -330,7 +330,7 @@ def _chosen(choices, name, made, batch, heads, length):
 ''',
     "_chosen_keys": '''
 def _chosen_keys(choices, name, made):
-    """Keys that rows choose, [batch, heads, n, entries]: the caller's, or else made here and noted down."""
+    """Keys that rows choose, [batch, heads, n, entries]: the caller's, or made and noted down."""
     if choices is not None and name in choices:
         return choices[name]
     found = made()
@@ -344,10 +344,12 @@ _BEST = 1 << 22  # numbers of pairs that are compared at a time
 
 @torch.no_grad()
 def _best(numbers, count, batch, heads, n, m, k_start, device):
-    """The positions of the keys with each row's largest numbers, of equal ones the first; -1 where there are fewer.
+    """The positions of the keys with each row's largest numbers; -1 where there are fewer.
+
+    Of equal numbers the first keys count.
 
     Args:
-        numbers: for a slice of rows their numbers [batch, heads, rows, m], -inf where keys are not related.
+        numbers: for a slice of rows [batch, heads, rows, m], -inf where keys are not related.
     """
     if not (batch and n and m):
         return torch.full((batch, heads, n, count), -1, device=device)
@@ -368,7 +370,7 @@ def _best(numbers, count, batch, heads, n, m, k_start, device):
 ''',
     "_choices_of": '''
 def _choices_of(choices, expected, q):
-    """A copy of the caller's choices; refused where they have another name, shape, type or range than they can."""
+    """A copy of the caller's choices; refused with another name, shape, type or range."""
     choices = {} if choices is None else dict(choices)
     for name, x in choices.items():
         _expect(name in expected, "choices", repr(name), " or ".join(expected))
@@ -389,7 +391,7 @@ def _choices_of(choices, expected, q):
 ''',
     "_is_among": '''
 def _is_among(x, listed):
-    """Whether numbers [..., rows or 1, keys] are among those of lists [..., rows, entries]; below 0 is none."""
+    """Whether numbers [..., rows or 1, keys] are in lists [..., rows, entries]; below 0 is none."""
     found = x == listed[..., :1]
     for at in range(1, listed.shape[-1]):
         found |= x == listed[..., at : at + 1]

@@ -25,6 +25,7 @@ class Listed:
     calls: frozenset[str]  # the helpers that it needs
     tells: bool  # whether tables or lists tell runs of keys
     several: bool  # whether there are several passes
+    numbered: bool  # whether backward asks which pass it is
     facts: str  # the facts as arguments, each with a comma after it
     fact_lines: list[str]  # what a slab's pairs read of them
     related_facts: str
@@ -86,6 +87,7 @@ class _Texts:
             calls=frozenset(self.printer.calls),
             tells=bool(self.printer.calls & {"_blocks", "_named_blocks"}),
             several=several,
+            numbered=several and bool(begins),
             facts="".join(f"{each.name}, " for each in facts),
             fact_lines=[f"{each.name}_own = {_of_pairs(each, operands)}" for each in facts],
             related_facts="".join(f", {each.name}_own" for each in facts),
