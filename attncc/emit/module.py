@@ -68,8 +68,9 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
     torch_form = TorchForm(plan, operands)
     triton_form = TritonForm(plan)
     parts = torch_form.parts()
-    triton_text = triton_form.kernel_text()
-    launchers = triton_form.launchers()
+    torch_alone = not plan.has_kernels
+    triton_text = "" if torch_alone else triton_form.kernel_text()
+    launchers = "" if torch_alone else triton_form.launchers()
     statistics = tuple(name for name in plan.torch.forward.outputs if name != "out")
     kept = (*statistics, "residual") if plan.reads_delta else statistics
     lse_index = 1 + statistics.index("lse") if plan.has_lse else 0
@@ -96,6 +97,7 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
         **passes,
         **interface,
         "numbers_alone": False,
+        "torch_alone": torch_alone,
         "spec": spec,
         "header": header(spec, (("", plan),)),
         "derivation": derivation(plan.steps),

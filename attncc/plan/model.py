@@ -95,6 +95,11 @@ class Plan:
     chosen: tuple[tuple[str, Plan], ...] = ()
 
     @property
+    def has_kernels(self) -> bool:
+        """Whether kernels can carry it out: they read no lists of queries."""
+        return not any(each.listed for each in self.core.operands)
+
+    @property
     def depends_on_distance(self) -> bool:
         """Whether the pattern is the same for every head and length, and depends on i - j alone."""
         alone = names_in(self.spec.pattern) <= {Name.I, Name.J}

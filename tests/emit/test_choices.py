@@ -221,3 +221,11 @@ def test_memory_of_the_best_keys_grows_with_the_slab(tmp_path: Path) -> None:
     module.attention(q, k, v)
     assert max(seen) * 4096 <= 1 << 22
     assert sum(seen) == 4096
+
+
+def test_a_pattern_of_lists_has_no_kernels(tmp_path: Path) -> None:
+    module = build("attention chosen { pattern = top(2) }", tmp_path).module
+    q, k, v = plain()
+    assert "import triton" not in Path(module.__file__ or "").read_text()
+    with pytest.raises(ValueError, match="form is 'triton'"):
+        module.attention(q, k, v, form="triton")

@@ -68,7 +68,9 @@ def chosen() -> list[str]:
     found: dict[str, set[Hashable]] = {}
     for name, parameters in SMALL.items():
         given = {key: str(value) for key, value in parameters.items()}
-        found[name] = features(make_plan(read_source(SPECS / f"{name}.attn"), given))
+        planned = make_plan(read_source(SPECS / f"{name}.attn"), given)
+        if isinstance(planned, Mixture) or planned.has_kernels:
+            found[name] = features(planned)
     names = []
     missing: set[Hashable] = set().union(*found.values())
     while missing:
