@@ -215,9 +215,8 @@ EXPLANATIONS: dict[str, Explanation] = {
         "and values read of keys has to be pooled alike, and stand at the same place; `m` and `valid` count keys, not "
         "blocks. `at` says where blocks stand: at the last of their keys, a causal query sees a block when it is full.",
         _one("let k = pool(k, 16) at 16 * j + 15; pattern = causal"),
-        _one(
-            "let k = pool(k, 16) at 16 * j + 15; let v = pool(v, 16) at 16 * j + 15; pattern = causal",
-        ),
+        "attention my_pattern {\n  let k = pool(k, 16) at 16 * j + 15\n  let v = pool(v, 16) at 16 * j + 15\n"
+        "  pattern = causal\n}",
     ),
     "W301": Explanation(
         "A dot product has no largest value, and exp(x) of 32 bits ends at x = 88, of float16 at x = 11. Beyond, the "

@@ -8,7 +8,7 @@ from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.syntax.lexeme import Lexeme
 
 KEYWORDS = frozenset(
-    "ATTENTION PATTERN SIMILARITY FUNCTION REQUIRE PARAM INPUT LET BRANCH USE EXISTS IN BY_HEAD".split()
+    "ATTENTION PATTERN SIMILARITY FUNCTION REQUIRE PARAM INPUT LET BRANCH USE EXISTS IN BY_HEAD AT".split()
 )
 _TOKEN_NAMES = {
     "_END": "the end of the line",
