@@ -793,7 +793,8 @@ def _launch_forward(q, k, v, times, scale, q_start, k_start, q_starts, kv_length
         lists = _lists(times, batch, heads, n, m, q_start, k_start, q_starts, kv_lengths, q.device)
         begins, met = _lists_by_row(lists)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q, k, v, times, out, lse, sign, residual if keep_residual else None,
             starts, lengths, begins, met,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -824,7 +825,8 @@ def _launch_backward(
         lists = _lists(times, batch, heads, n, m, q_start, k_start, q_starts, kv_lengths, q.device)
         begins, met = _lists_by_key(lists)
         grid = _grid(m, "BLOCK_N", v.shape[1], batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k, v, q, d_out, times, lse, sign, delta, dk, dv,
             starts, lengths, begins, met,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -833,7 +835,8 @@ def _launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             q, d_out, k, v, times, lse, sign, delta, dq,
             starts, lengths, begins, met,
             q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

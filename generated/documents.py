@@ -645,7 +645,8 @@ def _launch_forward(
         doc_listed = _asked(doc, None, batch, heads)
         begins, met = _lists_by_row(lists)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q, doc_of_row_listed, k, v, doc_listed, out, lse, residual if keep_residual else None,
             starts, lengths, begins, met,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -692,7 +693,8 @@ def _launch_backward(
         doc_listed = _asked(doc, None, batch, heads)
         begins, met = _lists_by_key(lists)
         grid = _grid(m, "BLOCK_N", v.shape[1], batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k, v, doc_listed, q, d_out, doc_of_row_listed, lse, delta, dk, dv,
             starts, lengths, begins, met,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -700,7 +702,8 @@ def _launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             q, d_out, doc_of_row_listed, k, v, doc_listed, lse, delta, dq,
             starts, lengths, begins, met,
             q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

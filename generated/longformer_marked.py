@@ -1219,7 +1219,8 @@ def _near_launch_forward(
         )
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _near_launch(_near_forward_kernel, "forward", grid, q_listed, k_listed, v_listed,
+        _near_launch(_near_forward_kernel, "forward", grid,
+            q_listed, k_listed, v_listed,
             q_listed, not_is_global_of_row_listed, not_pad_of_row_listed, k_listed, v_listed,
             is_global_listed, not_pad_of_key_listed, out_listed, lse_listed,
             residual_listed if keep_residual else None,
@@ -1302,7 +1303,8 @@ def _near_launch_backward(
         dq_listed = dq.new_empty(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
         begins, met = _lists_by_key(lists)
         grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
-        _near_launch(_near_backward_columns_kernel, "backward_columns", grid, q_listed, k_listed, v_listed,
+        _near_launch(_near_backward_columns_kernel, "backward_columns", grid,
+            q_listed, k_listed, v_listed,
             k_listed, v_listed, is_global_listed, not_pad_of_key_listed, q_listed, d_out_listed,
             not_is_global_of_row_listed, not_pad_of_row_listed, lse_listed, delta_listed, dk_listed,
             dv_listed,
@@ -1314,7 +1316,8 @@ def _near_launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _near_launch(_near_backward_rows_kernel, "backward_rows", grid, q_listed, k_listed, v_listed,
+        _near_launch(_near_backward_rows_kernel, "backward_rows", grid,
+            q_listed, k_listed, v_listed,
             q_listed, d_out_listed, not_is_global_of_row_listed, not_pad_of_row_listed, k_listed,
             v_listed, is_global_listed, not_pad_of_key_listed, lse_listed, delta_listed, dq_listed,
             starts, lengths, begins, met, row_places.int(), key_places.int(),
@@ -2740,7 +2743,8 @@ def _full_launch_forward(
         )
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _full_launch(_full_forward_kernel, "forward", grid, q_global_listed, k_global_listed, v_global_listed,
+        _full_launch(_full_forward_kernel, "forward", grid,
+            q_global_listed, k_global_listed, v_global_listed,
             q_global_listed, is_global_of_row_listed, k_global_listed, v_global_listed,
             not_pad_of_key_listed, out_listed, lse_listed,
             residual_listed if keep_residual else None,
@@ -2827,7 +2831,8 @@ def _full_launch_backward(
         )
         begins, met = _lists_by_key(lists)
         grid = _grid(key_places.shape[1], "BLOCK_N", v_global_listed.shape[1], batch)
-        _full_launch(_full_backward_columns_kernel, "backward_columns", grid, q_global_listed, k_global_listed, v_global_listed,
+        _full_launch(_full_backward_columns_kernel, "backward_columns", grid,
+            q_global_listed, k_global_listed, v_global_listed,
             k_global_listed, v_global_listed, not_pad_of_key_listed, q_global_listed, d_out_listed,
             is_global_of_row_listed, lse_listed, delta_listed, d_k_global_listed, d_v_global_listed,
             starts, lengths, begins, met, row_places.int(), key_places.int(),
@@ -2838,7 +2843,8 @@ def _full_launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _full_launch(_full_backward_rows_kernel, "backward_rows", grid, q_global_listed, k_global_listed, v_global_listed,
+        _full_launch(_full_backward_rows_kernel, "backward_rows", grid,
+            q_global_listed, k_global_listed, v_global_listed,
             q_global_listed, d_out_listed, is_global_of_row_listed, k_global_listed,
             v_global_listed, not_pad_of_key_listed, lse_listed, delta_listed, d_q_global_listed,
             starts, lengths, begins, met, row_places.int(), key_places.int(),

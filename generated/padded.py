@@ -617,7 +617,8 @@ def _launch_forward(
         v_listed = _listed_tokens(v, key_places)
         begins, met = _lists_by_row(lists)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k_listed, v_listed,
+        _launch(_forward_kernel, "forward", grid,
+            q, k_listed, v_listed,
             q, k_listed, v_listed, not_pad_of_key_listed, out, lse,
             residual if keep_residual else None,
             starts, lengths, begins, met, key_places.int(),
@@ -667,7 +668,8 @@ def _launch_backward(
         dv_listed = dv.new_empty(*dv.shape[:2], key_places.shape[1], *dv.shape[3:])
         begins, met = _lists_by_key(lists)
         grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k_listed, v_listed,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k_listed, v_listed,
             k_listed, v_listed, not_pad_of_key_listed, q, d_out, lse, delta, dk_listed, dv_listed,
             starts, lengths, begins, met, key_places.int(),
             k_listed.stride()[:3], v_listed.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -675,7 +677,8 @@ def _launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k_listed, v_listed,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k_listed, v_listed,
             q, d_out, k_listed, v_listed, not_pad_of_key_listed, lse, delta, dq,
             starts, lengths, begins, met, key_places.int(),
             q.stride()[:3], d_out.stride()[:3], k_listed.stride()[:3], v_listed.stride()[:3],

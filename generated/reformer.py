@@ -1192,7 +1192,8 @@ def _launch_forward(
         )
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_forward_kernel_1, "forward", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_forward_kernel_1, "forward", grid,
+            q_listed, k_of_key_listed, v_listed,
             q_listed, R_of_row_listed, first_of_row_listed, R_of_row_2_listed, second_of_row_listed,
             k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed, R_of_key_2_listed,
             second_of_key_listed, out, lse, residual if keep_residual else None, peak_state_listed,
@@ -1247,7 +1248,8 @@ def _launch_forward(
         total_state_listed = _listed_tokens(total_state, row_places)
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_forward_kernel_2, "forward", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_forward_kernel_2, "forward", grid,
+            q_listed, k_of_key_listed, v_listed,
             q_listed, R_of_row_listed, first_of_row_listed, R_of_row_2_listed, second_of_row_listed,
             k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed, R_of_key_2_listed,
             second_of_key_listed, out_listed, lse_listed,
@@ -1351,7 +1353,8 @@ def _launch_backward(
         dq_listed = dq.new_zeros(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
         begins, met = _lists_by_key(lists)
         grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
-        _launch(_backward_columns_kernel_1, "backward_columns", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_backward_columns_kernel_1, "backward_columns", grid,
+            q_listed, k_of_key_listed, v_listed,
             k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed, R_of_key_2_listed,
             second_of_key_listed, q_listed, d_out_listed, R_of_row_listed, first_of_row_listed,
             R_of_row_2_listed, second_of_row_listed, lse_listed, delta_listed, d_k_of_key_listed,
@@ -1363,7 +1366,8 @@ def _launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel_1, "backward_rows", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_backward_rows_kernel_1, "backward_rows", grid,
+            q_listed, k_of_key_listed, v_listed,
             q_listed, d_out_listed, R_of_row_listed, first_of_row_listed, R_of_row_2_listed,
             second_of_row_listed, k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed,
             R_of_key_2_listed, second_of_key_listed, lse_listed, delta_listed, dq_listed,
@@ -1421,7 +1425,8 @@ def _launch_backward(
         dq_listed = dq.new_zeros(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
         begins, met = _lists_by_key(lists)
         grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
-        _launch(_backward_columns_kernel_2, "backward_columns", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_backward_columns_kernel_2, "backward_columns", grid,
+            q_listed, k_of_key_listed, v_listed,
             k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed, R_of_key_2_listed,
             second_of_key_listed, q_listed, d_out_listed, R_of_row_listed, first_of_row_listed,
             R_of_row_2_listed, second_of_row_listed, lse_listed, delta_listed, d_k_of_key_listed,
@@ -1433,7 +1438,8 @@ def _launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel_2, "backward_rows", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_backward_rows_kernel_2, "backward_rows", grid,
+            q_listed, k_of_key_listed, v_listed,
             q_listed, d_out_listed, R_of_row_listed, first_of_row_listed, R_of_row_2_listed,
             second_of_row_listed, k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed,
             R_of_key_2_listed, second_of_key_listed, lse_listed, delta_listed, dq_listed,

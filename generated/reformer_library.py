@@ -1884,7 +1884,8 @@ def _launch_forward(
         )
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_forward_kernel_1, "forward", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_forward_kernel_1, "forward", grid,
+            q_listed, k_of_key_listed, v_listed,
             q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
             R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed, R_of_row_8_listed,
             k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
@@ -1944,7 +1945,8 @@ def _launch_forward(
         total_state_listed = _listed_tokens(total_state, row_places)
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_forward_kernel_2, "forward", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_forward_kernel_2, "forward", grid,
+            q_listed, k_of_key_listed, v_listed,
             q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
             R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed, R_of_row_8_listed,
             k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
@@ -2009,7 +2011,8 @@ def _launch_forward(
         total_state_listed = _listed_tokens(total_state, row_places)
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_forward_kernel_3, "forward", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_forward_kernel_3, "forward", grid,
+            q_listed, k_of_key_listed, v_listed,
             q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
             R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed, R_of_row_8_listed,
             k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
@@ -2144,7 +2147,8 @@ def _launch_backward(
         dq_listed = dq.new_zeros(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
         begins, met = _lists_by_key(lists)
         grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
-        _launch(_backward_columns_kernel_1, "backward_columns", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_backward_columns_kernel_1, "backward_columns", grid,
+            q_listed, k_of_key_listed, v_listed,
             k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
             R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed, R_of_key_7_listed,
             R_of_key_8_listed, q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed,
@@ -2158,7 +2162,8 @@ def _launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel_1, "backward_rows", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_backward_rows_kernel_1, "backward_rows", grid,
+            q_listed, k_of_key_listed, v_listed,
             q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
             d_out_listed, R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed,
             R_of_row_8_listed, k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed,
@@ -2226,7 +2231,8 @@ def _launch_backward(
         dq_listed = dq.new_zeros(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
         begins, met = _lists_by_key(lists)
         grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
-        _launch(_backward_columns_kernel_2, "backward_columns", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_backward_columns_kernel_2, "backward_columns", grid,
+            q_listed, k_of_key_listed, v_listed,
             k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
             R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed, R_of_key_7_listed,
             R_of_key_8_listed, q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed,
@@ -2240,7 +2246,8 @@ def _launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel_2, "backward_rows", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_backward_rows_kernel_2, "backward_rows", grid,
+            q_listed, k_of_key_listed, v_listed,
             q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
             d_out_listed, R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed,
             R_of_row_8_listed, k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed,
@@ -2308,7 +2315,8 @@ def _launch_backward(
         dq_listed = dq.new_zeros(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
         begins, met = _lists_by_key(lists)
         grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
-        _launch(_backward_columns_kernel_3, "backward_columns", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_backward_columns_kernel_3, "backward_columns", grid,
+            q_listed, k_of_key_listed, v_listed,
             k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed, R_of_key_3_listed,
             R_of_key_4_listed, R_of_key_5_listed, R_of_key_6_listed, R_of_key_7_listed,
             R_of_key_8_listed, q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed,
@@ -2322,7 +2330,8 @@ def _launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel_3, "backward_rows", grid, q_listed, k_of_key_listed, v_listed,
+        _launch(_backward_rows_kernel_3, "backward_rows", grid,
+            q_listed, k_of_key_listed, v_listed,
             q_listed, R_of_row_listed, R_of_row_2_listed, R_of_row_3_listed, R_of_row_4_listed,
             d_out_listed, R_of_row_5_listed, R_of_row_6_listed, R_of_row_7_listed,
             R_of_row_8_listed, k_of_key_listed, v_listed, R_of_key_listed, R_of_key_2_listed,

@@ -677,7 +677,8 @@ def _launch_forward(
         )
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q_listed, k_listed, v_listed,
+        _launch(_forward_kernel, "forward", grid,
+            q_listed, k_listed, v_listed,
             q_listed, cluster_of_row_listed, k_listed, v_listed, cluster_listed, out_listed,
             lse_listed, residual_listed if keep_residual else None,
             starts, lengths, begins, met, row_places.int(), key_places.int(),
@@ -755,7 +756,8 @@ def _launch_backward(
         dq_listed = dq.new_empty(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
         begins, met = _lists_by_key(lists)
         grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q_listed, k_listed, v_listed,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q_listed, k_listed, v_listed,
             k_listed, v_listed, cluster_listed, q_listed, d_out_listed, cluster_of_row_listed,
             lse_listed, delta_listed, dk_listed, dv_listed,
             starts, lengths, begins, met, row_places.int(), key_places.int(),
@@ -766,7 +768,8 @@ def _launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q_listed, k_listed, v_listed,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q_listed, k_listed, v_listed,
             q_listed, d_out_listed, cluster_of_row_listed, k_listed, v_listed, cluster_listed,
             lse_listed, delta_listed, dq_listed,
             starts, lengths, begins, met, row_places.int(), key_places.int(),

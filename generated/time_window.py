@@ -646,7 +646,8 @@ def _launch_forward(
         t_listed = _asked(t, None, batch, heads)
         begins, met = _lists_by_row(lists)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q, t_of_row_listed, k, v, t_listed, out, lse, residual if keep_residual else None,
             starts, lengths, begins, met,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -693,7 +694,8 @@ def _launch_backward(
         t_listed = _asked(t, None, batch, heads)
         begins, met = _lists_by_key(lists)
         grid = _grid(m, "BLOCK_N", v.shape[1], batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k, v, t_listed, q, d_out, t_of_row_listed, lse, delta, dk, dv,
             starts, lengths, begins, met,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -701,7 +703,8 @@ def _launch_backward(
         )  # fmt: skip
         begins, met = _lists_by_row(lists)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             q, d_out, t_of_row_listed, k, v, t_listed, lse, delta, dq,
             starts, lengths, begins, met,
             q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

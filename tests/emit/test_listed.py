@@ -230,8 +230,8 @@ def test_work_grows_as_the_length(name: str, built: Callable[[str], Built]) -> N
     assert found[1] < 1.1 * found[0] < 1000, found
 
 
-def test_what_the_catalogue_reads_is_data() -> None:
-    """The specs above are those of the catalogue whose patterns read data."""
+def test_the_catalogue_has_patterns_of_data() -> None:
+    """What is made for others must not be taken for these."""
     from tests.peers.common import from_file
 
     read = {
@@ -239,7 +239,7 @@ def test_what_the_catalogue_reads_is_data() -> None:
         for name in SMALL
         if any(isinstance(node, Token | Entry) for core in from_file(name).cores for node in walk(core.pattern))
     }
-    assert read == {
+    assert read >= {
         *("bigbird", "bigbird_counted", "documents", "longformer_marked", "packed"),
         *("padded", "padded_causal", "ranges", "routing", "time_window"),
     }

@@ -156,9 +156,9 @@ class _PassLaunches:
         writer.line(f'grid = _grid({fixed}, "{block}", {heads}, batch)')
         own = ["starts", "lengths", "begins", "met", *(f"{_PLACES[axis]}.int()" for axis in self._axes())]
         counts = [*slots.values(), f"lists.{'rows' if rows_fixed else 'keys'}.shape[1]"]
-        arguments = ", ".join(map(named, self.launches.shapes().arguments.split(", ")))
-        opening = f'_launch({printer.name}, "{kernel.name}", grid, {arguments},'
-        groups = [pointers, own, strides, ["n", "m", "k_start", *counts, *numbers]]
+        arguments = list(map(named, self.launches.shapes().arguments.split(", ")))
+        opening = f'_launch({printer.name}, "{kernel.name}", grid,'
+        groups = [arguments, pointers, own, strides, ["n", "m", "k_start", *counts, *numbers]]
         writer.listing(opening, groups, ")")
 
     # --- after them ----------------------------------------------------------------------------------------------
