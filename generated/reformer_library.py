@@ -3321,7 +3321,7 @@ def _backward(
     q_starts,
     kv_lengths,
 ):
-    """The gradients of q, k_of_key, v, R_of_row, R_of_row_2, R_of_row_3, R_of_row_4, R_of_key, R_of_key_2, R_of_key_3 and R_of_key_4."""
+    """The gradients of all operands that are no facts, in their order."""
     wide = _wide(q.dtype)
     shape, m = q.shape[:3], v.shape[2]
     numbers, call = (), _Call(shape[2], m, shape[1], 0)

@@ -14,6 +14,7 @@ from attncc.rewrite.backward import gradient_name
 from attncc.spec.data import Size
 
 _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER)
+_LONGEST_LIST = 72  # characters: a line that lists names begins with more than 20 others
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class PassTexts:
                 *([self._adds_to_rows(negated=True)] if self.form.counted_once() else []),
             ),
             "by_head": ", ".join(map(operands.by_head, operands)),
-            "gradients_of": listed([each.name for each in operands if not each.kind.is_fact]),
+            "gradients_of": self._gradients_of(),
             "gradient_buffers": [self._buffer(each) for each in operands] + self._other_buffers(),
             "rows_given": self._rows_given(),
             "totals": [each.name for each in self.own_totals],
@@ -238,6 +239,11 @@ class PassTexts:
         if self.operands.is_whole(operand):
             return f"{gradient} = torch.zeros_like({name})"
         return f"{gradient} = {name}.new_zeros({name}.shape, dtype=wide)"
+
+    def _gradients_of(self) -> str:
+        """What backward gives gradients of, on one line."""
+        names = listed([each.name for each in self.operands if not each.kind.is_fact])
+        return names if len(names) <= _LONGEST_LIST else "all operands that are no facts, in their order"
 
     def _other_buffers(self) -> list[str]:
         names = {gradient_name(each.name) for each in self.operands}
