@@ -1142,7 +1142,7 @@ def _seen(x, hidden):
 
 
 def _pooled(x, width, stride, m, hidden):
-    """Means of blocks of keys, [batch, heads, blocks, ...]: one for each `stride` keys; hidden ones left out."""
+    """Means of blocks of keys, [batch, heads, blocks, ...], hidden keys left out."""
     x = x.expand(*x.shape[:2], m, x.shape[3])
     seen = x.new_ones(1, 1, m, 1) if hidden is None else (~hidden).to(x.dtype)
     blocks = -(-m // stride)

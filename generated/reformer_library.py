@@ -3860,7 +3860,7 @@ def _vectors(x, batch, heads, length, dtype):
 
 
 def _exact_of(x, batch, heads, length):
-    """Whole numbers or truth values of tokens with every axis, [batch, heads, tokens], as they are."""
+    """Whole numbers or truth values with every axis, [batch, heads, tokens], as they are."""
     return x.expand(batch, heads, length, 1)[..., 0]
 
 

@@ -288,7 +288,7 @@ def _up_to(numbers, x):
 ''',
     "_pooled": '''
 def _pooled(x, width, stride, m, hidden):
-    """Means of blocks of keys, [batch, heads, blocks, ...]: one for each `stride` keys; hidden ones left out."""
+    """Means of blocks of keys, [batch, heads, blocks, ...], hidden keys left out."""
     x = x.expand(*x.shape[:2], m, x.shape[3])
     seen = x.new_ones(1, 1, m, 1) if hidden is None else (~hidden).to(x.dtype)
     blocks = -(-m // stride)
@@ -426,7 +426,7 @@ def _numbers_of(x, batch, heads, length, wide, device):
 ''',
     "_exact_of": '''
 def _exact_of(x, batch, heads, length):
-    """Whole numbers or truth values of tokens with every axis, [batch, heads, tokens], as they are."""
+    """Whole numbers or truth values with every axis, [batch, heads, tokens], as they are."""
     return x.expand(batch, heads, length, 1)[..., 0]
 ''',
     "_looked_up": '''
