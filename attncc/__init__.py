@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attncc.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from attncc.compiler import Compiled, compile_source, make_plan
+    from attncc.compiler import Compiled, CompiledLayer, compile_any, compile_source, make_plan
     from attncc.diagnostics import AttnError, Diagnostic, Source
     from attncc.sources import read_source
     from attncc.spec.model import Spec
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AttnError",
     "Compiled",
+    "CompiledLayer",
     "Diagnostic",
     "Source",
     "Spec",
     "__version__",
+    "compile_any",
     "compile_source",
     "load_spec",
     "make_plan",
@@ -30,9 +32,11 @@ __all__ = [
 _PLACES = {
     "AttnError": ("attncc.diagnostics", "AttnError"),
     "Compiled": ("attncc.compiler", "Compiled"),
+    "CompiledLayer": ("attncc.compiler", "CompiledLayer"),
     "Diagnostic": ("attncc.diagnostics", "Diagnostic"),
     "Source": ("attncc.diagnostics", "Source"),
     "Spec": ("attncc.spec.model", "Spec"),
+    "compile_any": ("attncc.compiler", "compile_any"),
     "compile_source": ("attncc.compiler", "compile_source"),
     "load_spec": ("attncc.spec.resolve", "load"),
     "make_plan": ("attncc.compiler", "make_plan"),

@@ -7,13 +7,27 @@ from dataclasses import dataclass, field
 
 from attncc.diagnostics import Diagnostic, Source
 from attncc.emit.combined import emit
+from attncc.emit.layers.module import emit_layer
 from attncc.plan.choose import plan
+from attncc.plan.layers import LayerPlan, plan_layer
 from attncc.plan.model import Planned
 from attncc.sources import read_source
+from attncc.spec.layers.model import Layer
+from attncc.spec.layers.resolve import has_layer, resolve_layer
 from attncc.spec.model import Spec
-from attncc.spec.resolve import load
+from attncc.spec.resolve import load, resolve
+from attncc.syntax.parse import parse
 
-__all__ = ["Compiled", "compile_source", "make_plan", "read_source"]
+__all__ = [
+    "Built",
+    "Compiled",
+    "CompiledLayer",
+    "compile_any",
+    "compile_source",
+    "load_any",
+    "make_plan",
+    "read_source",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +44,25 @@ class Compiled:
         return self.plan.warnings
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledLayer:
+    """The same of a layer."""
+
+    spec: Layer
+    plan: LayerPlan = field(repr=False)
+    text: str = field(repr=False)
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """Findings that stopped nothing."""
+        return self.plan.warnings
+
+
+Built = Compiled | CompiledLayer
+
+
 def make_plan(source: Source, parameters: Mapping[str, str] | None = None) -> Planned:
-    """The plan of a spec; nothing is emitted.
+    """The plan of an attention; nothing is emitted.
 
     Raises:
         AttnError: with every diagnostic found.
@@ -40,7 +71,7 @@ def make_plan(source: Source, parameters: Mapping[str, str] | None = None) -> Pl
 
 
 def compile_source(source: Source, parameters: Mapping[str, str] | None = None) -> Compiled:
-    """Compile a spec.
+    """Compile an attention.
 
     Args:
         parameters: values by name, as text, in place of the defaults.
@@ -51,3 +82,27 @@ def compile_source(source: Source, parameters: Mapping[str, str] | None = None) 
     spec = load(source, parameters)
     planned = plan(spec)
     return Compiled(spec, planned, emit(planned))
+
+
+def load_any(source: Source, parameters: Mapping[str, str] | None = None) -> Spec | Layer:
+    """The layer of a source, or else its attention, checked.
+
+    Raises:
+        AttnError: with every diagnostic found.
+    """
+    file = parse(source)
+    return resolve_layer(file, parameters or {}) if has_layer(file) else resolve(file, parameters or {})
+
+
+def compile_any(source: Source, parameters: Mapping[str, str] | None = None) -> Compiled | CompiledLayer:
+    """Compile what a source defines: its layer, which calls its attentions, or else its one attention.
+
+    Raises:
+        AttnError: with every diagnostic found.
+    """
+    loaded = load_any(source, parameters)
+    if isinstance(loaded, Layer):
+        made = plan_layer(loaded)
+        return CompiledLayer(made.layer, made, emit_layer(made))
+    planned = plan(loaded)
+    return Compiled(loaded, planned, emit(planned))

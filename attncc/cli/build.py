@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from attncc.cli.command import FOUND, OK, code_of, command
-from attncc.cli.compiling import compile_all, warnings_of
+from attncc.cli.compiling import build_all, warnings_of
 from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
 from attncc.cli.outputs import on_disk, write_all
 from attncc.cli.render import Screen
 from attncc.diagnostics import AttnError, Diagnostic
 
 if TYPE_CHECKING:
-    from attncc.compiler import Compiled
+    from attncc.compiler import Built
 
 DEFAULT_FOLDER = "generated"
 
@@ -61,7 +61,7 @@ def build(
     given = len(sources) + len(unread)
     if given > 1 and (output == "-" or _is_file(output)):
         raise click.UsageError(f"`-o {output}` takes one module, and {given} specs were given; pass a folder")
-    compiled, faults = compile_all(sources, define)
+    compiled, faults = build_all(sources, define)
     found = [*unread, *faults, *warnings_of(compiled)]
     if output == "-":
         for each in compiled:
@@ -80,7 +80,7 @@ def _is_file(output: str) -> bool:
     return output.endswith(".py") and not os.path.isdir(output)
 
 
-def _build(screen: Screen, compiled: list[Compiled], found: list[Diagnostic], output: str, *, fresh: bool) -> int:
+def _build(screen: Screen, compiled: list[Built], found: list[Diagnostic], output: str, *, fresh: bool) -> int:
     """Write the modules, or compare with what is there, and report; specs that have errors touch no file."""
     targets = _targets(compiled, output)
     if fresh:
@@ -93,11 +93,11 @@ def _build(screen: Screen, compiled: list[Compiled], found: list[Diagnostic], ou
     return _report(screen, compiled, changed, found, fresh=fresh)
 
 
-def _targets(compiled: list[Compiled], output: str) -> dict[Path, Compiled]:
+def _targets(compiled: list[Built], output: str) -> dict[Path, Built]:
     """Where each module goes."""
     if _is_file(output):
         return {Path(output): each for each in compiled}
-    targets: dict[Path, Compiled] = {}
+    targets: dict[Path, Built] = {}
     for each in compiled:
         path = Path(output) / f"{each.spec.name}.py"
         if path in targets:
@@ -110,7 +110,7 @@ def _targets(compiled: list[Compiled], output: str) -> dict[Path, Compiled]:
 
 
 def _report(
-    screen: Screen, compiled: list[Compiled], changed: Mapping[Path, bool], found: list[Diagnostic], *, fresh: bool
+    screen: Screen, compiled: list[Built], changed: Mapping[Path, bool], found: list[Diagnostic], *, fresh: bool
 ) -> int:
     """Say what was written, or, with --fresh, what would be, and what was found; the exit code."""
     words = ("up to date", "not up to date") if fresh else ("unchanged", "wrote")
@@ -138,7 +138,7 @@ def _report(
     return code
 
 
-def _checked(screen: Screen, compiled: list[Compiled], define: Mapping[str, str]) -> int:
+def _checked(screen: Screen, compiled: list[Built], define: Mapping[str, str]) -> int:
     """Compare with dense attention; the table goes to stderr, because stdout is the build's own."""
     from attncc.cli.checking import check_all
 

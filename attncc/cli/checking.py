@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attncc.cli.command import FOUND, OK, code_of, command
-from attncc.cli.compiling import compile_all, warnings_of
+from attncc.cli.compiling import build_all, warnings_of
 from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
 from attncc.cli.render import Screen
 
 if TYPE_CHECKING:
     from attncc.check.report import Property, Report, Verdict
-    from attncc.compiler import Compiled
+    from attncc.compiler import Built
 
 _FORMS = {"torch": ("torch",), "triton": ("triton",), "both": ("torch", "triton")}
 
@@ -26,7 +26,7 @@ _FORMS = {"torch": ("torch",), "triton": ("triton",), "both": ("torch", "triton"
 class Checked:
     """The report of one spec with one set of parameters."""
 
-    compiled: Compiled
+    compiled: Built
     is_smaller: bool
     report: Report
     note: str = ""
@@ -83,7 +83,7 @@ def check(
 ) -> int:
     """The command's body; its help is made above."""
     sources, unread = sources_of(files, stdin_filename)
-    compiled, faults = compile_all(sources, define)
+    compiled, faults = build_all(sources, define)
     findings = [*unread, *faults, *warnings_of(compiled)]
     found = check_all(screen, compiled, define, quick=quick, form=form)
     code = max(code_of(findings), OK if all(each.ok for each in found) else FOUND)
@@ -98,15 +98,20 @@ def check(
 
 
 def check_all(
-    screen: Screen, given: Sequence[Compiled], define: Mapping[str, str], *, quick: bool, form: str | None
+    screen: Screen, given: Sequence[Built], define: Mapping[str, str], *, quick: bool, form: str | None
 ) -> list[Checked]:
     """Check every module; where the numbers of its spec exceed test sizes, a copy with smaller ones as well."""
+    from attncc.check.layers.sizes import smaller_layer
     from attncc.check.shrink import smaller
-    from attncc.compiler import compile_source
+    from attncc.compiler import CompiledLayer, compile_any, compile_source
 
-    planned: list[tuple[Compiled, bool]] = []
+    planned: list[tuple[Built, bool]] = []
     for each in given:
         planned.append((each, False))
+        if isinstance(each, CompiledLayer):
+            copy = smaller_layer(each.spec, define)
+            planned += [(compile_any(each.spec.source, copy), True)] if copy is not None else []
+            continue
         small = smaller(each.spec, define)
         if small is not None:
             planned.append((compile_source(each.spec.source, small), True))
@@ -114,7 +119,7 @@ def check_all(
     return [_checked(screen, each, is_smaller, quick, form) for each, is_smaller in planned]
 
 
-def _checked(screen: Screen, compiled: Compiled, is_smaller: bool, quick: bool, form: str | None) -> Checked:
+def _checked(screen: Screen, compiled: Built, is_smaller: bool, quick: bool, form: str | None) -> Checked:
     import torch
 
     has_gpu = torch.cuda.is_available()
@@ -123,7 +128,9 @@ def _checked(screen: Screen, compiled: Compiled, is_smaller: bool, quick: bool, 
         os.environ["TRITON_INTERPRET"] = "1"  # read when a module defines its kernels
 
     from attncc.check.compare import check as run
+    from attncc.check.layers.compare import check_layer
     from attncc.check.load import load_module
+    from attncc.compiler import CompiledLayer
 
     module = load_module(compiled.text, compiled.spec.name)
     done = 0
@@ -133,7 +140,11 @@ def _checked(screen: Screen, compiled: Compiled, is_smaller: bool, quick: bool, 
         done += 1
         screen.progress(f"{compiled.spec.name}: {done} checks")
 
-    report = run(module, compiled.spec, forms, quick, device="cuda" if has_gpu else "cpu", progress=progress)
+    device = "cuda" if has_gpu else "cpu"
+    if isinstance(compiled, CompiledLayer):
+        report = check_layer(module, compiled.plan, forms, quick, device=device, progress=progress)
+    else:
+        report = run(module, compiled.spec, forms, quick, device=device, progress=progress)
     screen.progress("")
     if "triton" in forms and not has_gpu:
         return Checked(compiled, is_smaller, _without_interpreted_bfloat16(report), _BFLOAT16)

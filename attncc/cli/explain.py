@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from attncc.cli.command import OK, command
 from attncc.cli.inputs import define_option, one_source, stdin_option
 from attncc.cli.render import Screen
 from attncc.codes import CODES
+
+if TYPE_CHECKING:
+    from attncc.spec.layers.model import Layer
 
 _LONGEST = 1 << 22
 _WIDEST = 1 << 16
@@ -49,11 +53,16 @@ def explain(
 
     from attncc.cli.explain_text import as_text
     from attncc.cli.explanation import explanation, of_branches
-    from attncc.compiler import make_plan
+    from attncc.compiler import load_any
+    from attncc.plan.choose import plan as make_plan
     from attncc.plan.density import covered
     from attncc.plan.model import Mixture
+    from attncc.spec.layers.model import Layer
 
-    plan = make_plan(source, define)
+    loaded = load_any(source, define)
+    if isinstance(loaded, Layer):
+        return _explain_layer(screen, loaded)
+    plan = make_plan(loaded)
     plans = [one for _, one in plan.branches] if isinstance(plan, Mixture) else [plan]
     most = min(covered(one.domain, heads or 8) for one in plans)
     if most == 0 or (heads or 0) > most:
@@ -65,6 +74,20 @@ def explain(
     else:
         screen.diagnostics(plan.warnings)
         screen.data(as_text(found, screen.verbose))
+    return OK
+
+
+def _explain_layer(screen: Screen, layer: Layer) -> int:
+    from attncc.cli.explain_layer import explain_layer, layer_text
+    from attncc.plan.layers import plan_layer
+
+    plan = plan_layer(layer)
+    found = explain_layer(plan)
+    if screen.is_json:
+        screen.json(True, plan.warnings, **found)
+    else:
+        screen.diagnostics(plan.warnings)
+        screen.data(layer_text(found))
     return OK
 
 

@@ -49,7 +49,7 @@ def sources_of(
     everything that cannot be read.
 
     Args:
-        words: whether to take the files of a folder that hold words for others to use and no attention.
+        words: whether to take the files of a folder that hold words for others to use, neither attention nor layer.
     """
     found: dict[str, Source] = {}
     faults: list[Diagnostic] = []
@@ -68,7 +68,7 @@ def sources_of(
 
 
 def _has_words_alone(source: Source) -> bool:
-    """Whether a file can be read and holds words, but no attention."""
+    """Whether a file can be read and holds words, but neither an attention nor a layer."""
     from attncc.syntax import tree
     from attncc.syntax.parse import parse
 
@@ -76,7 +76,7 @@ def _has_words_alone(source: Source) -> bool:
         definitions = parse(source).definitions
     except AttnError:
         return False
-    return bool(definitions) and not any(isinstance(each, tree.Attention) for each in definitions)
+    return bool(definitions) and not any(isinstance(each, tree.Attention | tree.Layer) for each in definitions)
 
 
 def _inside(path: str) -> list[str]:

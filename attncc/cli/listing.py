@@ -21,7 +21,7 @@ from attncc.diagnostics import AttnError, Diagnostic
 )
 def list_specs(screen: Screen, folder: str) -> int:
     """The command's body; its help is made above."""
-    from attncc.spec.resolve import load
+    from attncc.compiler import load_any
 
     if not os.path.isdir(folder):
         raise AttnError(
@@ -31,7 +31,7 @@ def list_specs(screen: Screen, folder: str) -> int:
     sources, faults = sources_of([folder], "")
     for source in sources:
         try:
-            specs.append(load(source))
+            specs.append(load_any(source))
         except AttnError as error:
             faults += error.diagnostics
     if screen.is_json:
@@ -47,9 +47,15 @@ def list_specs(screen: Screen, folder: str) -> int:
         screen.json(not faults, faults, specs=found)
         return code_of(faults)
     rows = [
-        (each.name, ", ".join(f"{one.name} = {one.value}" for one in each.parameters), each.summary) for each in specs
+        (each.name, ", ".join(_parameter_text(one.name, one.value) for one in each.parameters), each.summary)
+        for each in specs
     ]
     if rows:
         screen.data(table(rows))
     screen.diagnostics(faults)
     return code_of(faults)
+
+
+def _parameter_text(name: str, value: float | None) -> str:
+    """`w = 256`, or the name alone where whoever makes the module gives the value."""
+    return name if value is None else f"{name} = {value}"

@@ -57,7 +57,7 @@ def _emit_branches(mixture: Mixture) -> str:
     common = [unit for names, unit in every.items() if alike.issuperset(names)]
     once = [name for units in modules for unit in units for name in unit.names]
     clashing = frozenset(name for name in once if once.count(name) > 1) - alike
-    sections = [_heading("what the branches share"), laid_out(common)] if common else []
+    sections = [heading("what the branches share"), laid_out(common)] if common else []
     for (name, plan), units in zip(mixture.branches, modules, strict=True):
         own = [unit for unit in units if not (unit.names and alike.issuperset(unit.names))]
         sections += _section(name, plan, own, clashing)
@@ -109,16 +109,17 @@ def cache_name(called: str) -> str:
 def _section(branch: str, plan: Plan, units: Sequence[Unit], clashing: frozenset[str]) -> list[str]:
     """What is a branch's own, under names of its own where other branches have the same."""
     names = {name: f"_{branch}{name}" for name in clashing}
-    heading = _heading(f"the branch `{branch}`: {spec_text(plan.spec.pattern)}")
+    title = heading(f"the branch `{branch}`: {spec_text(plan.spec.pattern)}")
     texts = laid_out([replace(unit, text=renamed(unit.text, names)) for unit in units])
-    return [f"{heading}\n{derivation(plan.steps)}", texts]
+    return [f"{title}\n{derivation(plan.steps)}", texts]
 
 
 def _names_of_choices(spec: Spec) -> tuple[str, ...]:
     return tuple(each.name for each in choices_of(spec))
 
 
-def _heading(text: str) -> str:
+def heading(text: str) -> str:
+    """The line above a section."""
     return f"# --- {text} ".ljust(100, "-")
 
 

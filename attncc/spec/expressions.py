@@ -153,6 +153,9 @@ class ExpressionResolver(CallScope):
                 )
             case tree.Call():
                 return self.call(node, bindings, where)
+            case tree.Attend(name=name):
+                help_ = "write `layer name { … }` beside the attentions that it calls"
+                self.fail("E404", f"`{name.text}` cannot be called here: layers call attentions", span, helps=(help_,))
 
     # --- predicates -------------------------------------------------------------------------------------------
 

@@ -51,20 +51,29 @@ def resolve(file: tree.File, overrides: Mapping[str, str]) -> Spec:
     """
     definitions, missing = with_used(file)
     if missing:  # most of what else could be found would follow from it
-        raise _all(file.source, missing)
+        raise all_findings(file.source, missing)
     words, errors = words_of(definitions)
     attentions = [each for each in file.definitions if isinstance(each, tree.Attention)]
     if len(attentions) != 1:
-        raise _all(file.source, (*errors, _not_one(file, attentions)))
+        raise all_findings(file.source, (*errors, _not_one(file, attentions)))
     resolver = _AttentionResolver(file.source, attentions[0], words, list(errors))
     spec = resolver.run(overrides)
     resolver.check_unused(file.definitions)
     if resolver.errors:
-        raise _all(file.source, resolver.errors)
+        raise all_findings(file.source, resolver.errors)
     return spec
 
 
-def _all(source: Source, errors: Sequence[Diagnostic]) -> AttnError:
+def resolve_attention(
+    attention: tree.Attention, words: Words, overrides: Mapping[str, str]
+) -> tuple[Spec, Sequence[Diagnostic]]:
+    """An attention that a layer calls, and what is wrong with it."""
+    resolver = _AttentionResolver(attention.span.source, attention, words, [])
+    spec = resolver.run(overrides)
+    return spec, resolver.errors
+
+
+def all_findings(source: Source, errors: Sequence[Diagnostic]) -> AttnError:
     """Each finding once: those in the file by their place, then those of the command line."""
 
     def place(diagnostic: Diagnostic) -> tuple[bool, int, int]:
@@ -105,7 +114,7 @@ class _AttentionResolver:
         self.fields = FieldResolver(attention, self.words, self.expressions, self.parameters, errors)
 
     def run(self, overrides: Mapping[str, str]) -> Spec:
-        self._check_name()
+        self.errors += check_module_name(self.attention.name, "an attention")
         statements = self.attention.statements
         parameters = self.parameters.bind(overrides)
         self.bindings |= {each.name.text: None for each in self.attention.parameters}
@@ -118,7 +127,7 @@ class _AttentionResolver:
         checked = len(self.errors)
         base = Spec(
             name=self.attention.name.text,
-            summary=self._summary(),
+            summary=summary_of(self.source, self.attention.span),
             source=self.source,
             span=self.attention.span,
             parameters=parameters,
@@ -138,23 +147,6 @@ class _AttentionResolver:
             later = [error for error in self.errors[checked:] if error.code not in ("E209", "E212", "E216")]
             self.errors[checked:] = later
         return spec
-
-    def _check_name(self) -> None:
-        """The name becomes a Python module and part of an operator's name."""
-        name = self.attention.name
-        reason = None
-        if iskeyword(name.text):
-            reason = f"`{name.text}` is a keyword of Python"
-        elif name.text in _IMPORTED:
-            reason = f"emitted modules import `{name.text}`, and a module of that name would hide it"
-        elif name.text.startswith("_"):
-            reason = "names of emitted modules begin with a letter"
-        elif len(name.text) > LONGEST_NAME:
-            reason = f"it has {len(name.text)} characters; at most {LONGEST_NAME} make a file name everywhere"
-        if reason is not None:
-            label = Label(name.span, "expected a name for a Python module")
-            helps = ("choose another name",)
-            self._error("E217", f"an attention cannot be named `{name.text}`", label, notes=(reason,), helps=helps)
 
     def check_unused(self, definitions: Sequence[tree.Definition]) -> None:
         """Check the words of the file that the attention does not reach."""
@@ -183,16 +175,30 @@ class _AttentionResolver:
         del self.errors[mark:]
         return found
 
-    def _summary(self) -> str:
-        """The first line of the comment right above the attention, or at the top of the file."""
-        lines = self.source.lines
-        at = self.attention.span.line - 2
-        while at > 0 and lines[at - 1].lstrip().startswith("#") and lines[at].lstrip().startswith("#"):
-            at -= 1
-        above = lines[at].strip() if at >= 0 else ""
-        return above.lstrip("#").strip() if above.startswith("#") else ""
 
-    def _error(
-        self, code: str, message: str, *labels: Label, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()
-    ) -> None:
-        self.errors.append(Diagnostic(code, message, labels, notes, helps))
+def check_module_name(name: tree.Identifier, what: str) -> list[Diagnostic]:
+    """What speaks against a name that becomes a Python module and part of an operator's name."""
+    reason = None
+    if iskeyword(name.text):
+        reason = f"`{name.text}` is a keyword of Python"
+    elif name.text in _IMPORTED:
+        reason = f"emitted modules import `{name.text}`, and a module of that name would hide it"
+    elif name.text.startswith("_"):
+        reason = "names of emitted modules begin with a letter"
+    elif len(name.text) > LONGEST_NAME:
+        reason = f"it has {len(name.text)} characters; at most {LONGEST_NAME} make a file name everywhere"
+    if reason is None:
+        return []
+    label = Label(name.span, "expected a name for a Python module")
+    message = f"{what} cannot be named `{name.text}`"
+    return [Diagnostic("E217", message, (label,), (reason,), ("choose another name",))]
+
+
+def summary_of(source: Source, span: Span) -> str:
+    """The first line of the comment right above a definition, or at the top of the file."""
+    lines = source.lines
+    at = span.line - 2
+    while at > 0 and lines[at - 1].lstrip().startswith("#") and lines[at].lstrip().startswith("#"):
+        at -= 1
+    above = lines[at].strip() if at >= 0 else ""
+    return above.lstrip("#").strip() if above.startswith("#") else ""

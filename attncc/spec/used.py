@@ -16,20 +16,24 @@ SEARCH_PATH = "ATTNCC_PATH"  # directories, separated as in PATH
 _MOST_FILES = 32
 
 
-def with_used(file: tree.File) -> tuple[list[tree.Definition], list[Diagnostic]]:
+def with_used(file: tree.File, *, attentions: bool = False) -> tuple[list[tree.Definition], list[Diagnostic]]:
     """The definitions of a file after the words of all files that it uses, directly or not; each file counts once.
+
+    Args:
+        attentions: whether to take the attentions of used files as well.
 
     Returns:
         Definitions and findings: a file that is not there, uses itself, or has mistakes of its own.
     """
-    reader = _Reader()
+    reader = _Reader(attentions)
     definitions = list(reader.read(file, ()))
     return definitions, reader.errors
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, attentions: bool) -> None:
         self.errors: list[Diagnostic] = []
+        self._beside = () if attentions else (tree.Attention,)  # what is left where it is
         self._done: set[Path] = set()
 
     def read(self, file: tree.File, chain: tuple[Path, ...]) -> Iterator[tree.Definition]:
@@ -38,7 +42,9 @@ class _Reader:
             if isinstance(definition, tree.Use):
                 yield from self._used(definition, file.source, (*chain, here))
         for definition in file.definitions:
-            if not isinstance(definition, tree.Use) and (not chain or not isinstance(definition, tree.Attention)):
+            if not isinstance(definition, tree.Use) and (
+                not chain or not isinstance(definition, (tree.Layer, *self._beside))
+            ):
                 yield definition
 
     def _used(self, use: tree.Use, source: Source, chain: tuple[Path, ...]) -> Iterator[tree.Definition]:

@@ -25,6 +25,9 @@ def expression(cursor: Cursor, node: Written) -> Document:
             return cursor.token()
         case tree.Call(arguments=arguments):
             return concat(cursor.token(), cursor.gap(NOTHING), bracketed(cursor, arguments))
+        case tree.Attend(arguments=arguments):
+            called = concat(cursor.token(), cursor.gap(SPACE), cursor.token())
+            return concat(called, cursor.gap(NOTHING), bracketed(cursor, arguments))
         case tree.Group(inner=inner):
             return bracketed(cursor, (inner,))
         case tree.Bracket(items=items):

@@ -8,7 +8,7 @@ from attncc.diagnostics import Diagnostic, Label
 from attncc.syntax.mistake import CANNOT_END, EXPRESSION_STARTS, KEYWORDS, Mistake, error, expected
 
 _WORDS = ("PATTERN", "SIMILARITY", "FUNCTION")
-_DEFINITIONS = ("attention", "pattern", "similarity", "function", "use")
+_DEFINITIONS = ("attention", "layer", "pattern", "similarity", "function", "use")
 _STATEMENTS = ("require", "param", "input", "let", "branch")
 _FIELD_NAMES = {"NAME", "PATTERN", "SIMILARITY"}
 _SPELLINGS = {
@@ -23,10 +23,12 @@ _SPELLINGS = {
     "parameter": "param",
 }
 _FORMS = {
+    "attend": "attend core(q, k, v)",
     "attention": "attention name { … }",
     "branch": "branch name { … }",
     "function": "function name(x) = …",
     "input": "input name[n]",
+    "layer": "layer name { … }",
     "let": "let name = …",
     "param": "param name[H, d]",
     "pattern": "pattern name = …",
@@ -111,22 +113,23 @@ def parameter_names(mistake: Mistake) -> Diagnostic | None:
 
 
 def outside_only(mistake: Mistake) -> Diagnostic | None:
-    """An attention or `use` within braces."""
+    """An attention, a layer or `use` within braces."""
     kind = mistake.first.kind
-    if mistake.body is None or mistake.at != mistake.start or kind not in ("ATTENTION", "USE"):
+    if mistake.body is None or mistake.at != mistake.start or kind not in ("ATTENTION", "LAYER", "USE"):
         return None
     opened = Label(mistake.body.span, "these braces are still open")
     if kind == "USE":
         message, help_ = "`use` stands outside braces", "move it to the start of the file"
     else:
-        message, help_ = "an attention cannot be defined inside braces", "close the braces before it with `}`"
+        what = "an attention" if kind == "ATTENTION" else "a layer"
+        message, help_ = f"{what} cannot be defined inside braces", "close the braces before it with `}`"
     return error(message, mistake.first.span, "", opened, helps=(help_,))
 
 
 def keyword(mistake: Mistake) -> Diagnostic | None:
     """A keyword where a name or an expression is wanted."""
     found, previous = mistake.found, mistake.previous
-    starts = mistake.accepted & (KEYWORDS - {"BY_HEAD", "EXISTS"})
+    starts = mistake.accepted & (KEYWORDS - {"BY_HEAD", "EXISTS", "ATTEND"})
     if found.kind not in KEYWORDS or "NAME" not in mistake.accepted or starts:
         return None
     if found.kind in ("IN", "EXISTS") and (mistake.wants_expression or (previous and previous.kind == "EXISTS")):
@@ -159,7 +162,7 @@ def outside(mistake: Mistake) -> Diagnostic | None:
         return error(f"`{second.text}` stands outside an attention", second.span, "", helps=helps)
     close = _spelling(second.text, _DEFINITIONS, 0.6)
     helps = tuple(f"write `{each}`" for each in close)
-    text = "expected `attention`, `pattern`, `similarity`, `function` or `use`"
+    text = "expected `attention`, `layer`, `pattern`, `similarity`, `function` or `use`"
     return error(f"`{second.text}` begins no definition", second.span, text, helps=helps)
 
 

@@ -82,7 +82,7 @@ def _statement(cursor: Cursor, node: tree.Statement | tree.Definition) -> Docume
             return concat(cursor.token(), cursor.gap(SPACE), _listed(cursor, data))
         case tree.Word(body=body):
             return concat(_header(cursor), _parameters(cursor, node.parameters), assigned(cursor, body))
-        case tree.Attention() | tree.SimilarityWord():
+        case tree.Attention() | tree.Layer() | tree.SimilarityWord():
             head = concat(_header(cursor), _parameters(cursor, node.parameters))
             return concat(head, _body(cursor, node.statements))
         case tree.Branch(statements=statements):

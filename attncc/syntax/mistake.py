@@ -8,7 +8,7 @@ from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.syntax.lexeme import Lexeme
 
 KEYWORDS = frozenset(
-    "ATTENTION PATTERN SIMILARITY FUNCTION REQUIRE PARAM INPUT LET BRANCH USE EXISTS IN BY_HEAD AT".split()
+    "ATTENTION LAYER ATTEND PATTERN SIMILARITY FUNCTION REQUIRE PARAM INPUT LET BRANCH USE EXISTS IN AT BY_HEAD".split()
 )
 _TOKEN_NAMES = {
     "_END": "the end of the line",
@@ -39,7 +39,7 @@ _TOKEN_NAMES = {
 }
 OPERATORS = {"COMPARE", "PLUS", "MINUS", "MULTIPLY", "POWER", "QMARK", "VBAR", "AMPERSAND", "IN", "RANGE"}
 CANNOT_END = {*OPERATORS, "COLON", "EQUAL", "BANG", "COMMA"}
-EXPRESSION_STARTS = {"NUMBER", "NAME", "LPAR", "LSQB", "MINUS", "BANG", "BY_HEAD", "EXISTS"}
+EXPRESSION_STARTS = {"NUMBER", "NAME", "LPAR", "LSQB", "MINUS", "BANG", "BY_HEAD", "EXISTS", "ATTEND"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

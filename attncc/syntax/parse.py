@@ -25,6 +25,7 @@ MOST_ERRORS = 10  # further syntax errors of one text are rarely independent
 DEEPEST = 100  # expressions within expressions; later stages walk trees recursively
 LONGEST_TEXT = 100_000  # characters, comments included
 MOST_TOKENS = 10_000
+_BRACED = ("ATTENTION", "LAYER")
 _LONGEST_WHOLE = 300  # digits of a whole number that is kept as one; longer ones are refused later
 
 
@@ -153,7 +154,7 @@ class _Attempt:
     def _resume(self, at: int) -> int | None:
         """The token to go on with after a statement that failed; None where what follows cannot be trusted."""
         body = self._bodies[self._start]
-        if self.lexemes[at].kind == "ATTENTION" or (body is None and self.lexemes[self._start].kind == "ATTENTION"):
+        if self.lexemes[at].kind in _BRACED or (body is None and self.lexemes[self._start].kind in _BRACED):
             return None
         if body is None and self.lexemes[self._start].kind not in ("PATTERN", "FUNCTION", "USE"):
             return None
@@ -243,6 +244,10 @@ class _Builder(Transformer[Token, Any]):
     def attention(self, meta: Meta, parts: list[Any]) -> tree.Attention:
         name, parameters, statements = self._headed(parts)
         return tree.Attention(name, parameters, statements, span=self._span(meta))
+
+    def layer(self, meta: Meta, parts: list[Any]) -> tree.Layer:
+        name, parameters, statements = self._headed(parts)
+        return tree.Layer(name, parameters, statements, span=self._span(meta))
 
     def similarity_word(self, meta: Meta, parts: list[Any]) -> tree.SimilarityWord:
         name, parameters, statements = self._headed(parts)
@@ -365,6 +370,9 @@ class _Builder(Transformer[Token, Any]):
 
     def call(self, meta: Meta, parts: list[Any]) -> tree.Call:
         return tree.Call(self._identifier(parts[0]), parts[1], span=self._span(meta))
+
+    def attend(self, meta: Meta, parts: list[Any]) -> tree.Attend:
+        return tree.Attend(self._identifier(parts[1]), parts[2], span=self._span(meta))
 
     def arguments(self, _meta: Meta, parts: list[Any]) -> tuple[Any, ...]:
         return tuple(parts)

@@ -44,6 +44,14 @@ class Call(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Attend(Node):
+    """`attend core(arguments)`: an attention called by a layer."""
+
+    name: Identifier
+    arguments: tuple[Tree | NamedArgument, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NamedArgument(Node):
     """`name = value` in a call."""
 
@@ -162,6 +170,7 @@ Tree = (
     Number
     | Reference
     | Call
+    | Attend
     | Unary
     | Binary
     | Comparison
@@ -247,6 +256,15 @@ class Attention(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Layer(Node):
+    """`layer name(parameters) { … }`; its values are fields as far as the grammar knows."""
+
+    name: Identifier
+    parameters: tuple[Parameter, ...]
+    statements: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Word(Node):
     """`pattern name(parameters) = body` or `function name(parameters) = body`."""
 
@@ -273,7 +291,7 @@ class Use(Node):
 
 
 Statement = Field | Require | Declaration | LetStatement | Branch | Word | SimilarityWord
-Definition = Attention | Word | SimilarityWord | Use
+Definition = Attention | Layer | Word | SimilarityWord | Use
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Modules of layers against the meaning of their values, evaluated one by one with dense cores."""

@@ -1,0 +1,201 @@
+"""Values of a layer → Python: plain torch, which autograd differentiates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from attncc.spec.layers.dims import Dim, sequence_of
+from attncc.spec.layers.model import Node, Op, Type
+
+_SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(5)
+_SIGNS = {
+    Op.ADD: (_SUM, "+"), Op.SUBTRACT: (_SUM, "-"), Op.MULTIPLY: (_PRODUCT, "*"), Op.DIVIDE: (_PRODUCT, "/"),
+    Op.FLOOR_DIVIDE: (_PRODUCT, "//"), Op.MODULO: (_PRODUCT, "%"), Op.MATMUL: (_PRODUCT, "@"),
+}  # fmt: skip
+_OF_TENSORS = {
+    "silu": "functional.silu", "gelu": "functional.gelu", "softplus": "functional.softplus",
+    "relu": "functional.relu", "elu": "functional.elu",
+}  # fmt: skip
+_OF_NUMBERS = {"abs": "abs", "exp2": "math.exp2", "min": "min", "max": "max", "floor": "math.floor"}
+_LENGTHS = {"n": "lengths", "m": "m_lengths"}
+
+
+class Printer:
+    """Prints values; remembers which helpers and names the text needs."""
+
+    def __init__(self, spell: Callable[[str], str], learned: Mapping[str, Type], calls: Callable[[Node], str]) -> None:
+        self.spell = spell  # a parameter's or a run-time length's name → Python
+        self.learned = learned
+        self.calls = calls  # of a core: how it is called, up to the closing bracket
+        self.helpers: set[str] = set()
+        self.lengths: set[str] = set()  # run-time lengths that are read as numbers
+        self.longest: dict[str, tuple[Dim, Dim]] = {}  # slices of sequences' lengths, with what they are cut from
+
+    def text(self, node: Node) -> str:
+        """The value as an expression."""
+        return self._node(node)[0]
+
+    def dim(self, dim: Dim) -> str:
+        """A length as a whole number."""
+        self.lengths |= dim.symbols & _LENGTHS.keys()
+        return dim.text(self.spell, python=True)
+
+    def lengths_of(self, dim: Dim) -> str:
+        """How many entries of a sequence's axis are no padding, as a tensor or None."""
+        found = sequence_of(dim)
+        if found is None:
+            return "None"
+        name, by = found
+        if by.number == 1:
+            return _LENGTHS[name]
+        self.helpers.add("_blocks")
+        return f"_blocks({_LENGTHS[name]}, {self.dim(by)})"
+
+    def _inside(self, node: Node, level: int) -> str:
+        text, own = self._node(node)
+        return f"({text})" if own < level else text
+
+    def _node(self, node: Node) -> tuple[str, int]:
+        """The text and how tightly it binds."""
+        match node.op:
+            case Op.CONST:
+                value = node.numbers[0]
+                return (repr(value), _UNARY if value < 0 else _ATOM)
+            case Op.SIZE:
+                text = self._size(node.dims[0])
+                return text, _ATOM if text.replace(".", "").replace("_", "").isalnum() else _SUM
+            case Op.NAME:
+                name = f"self.{node.name}" if node.name in self.learned else self.spell(node.name)
+                return name, _ATOM
+            case Op.NEGATE:
+                return f"-{self._inside(node.args[0], _UNARY)}", _UNARY
+            case Op.POWER:
+                left, right = node.args
+                return f"{self._inside(left, _ATOM)} ** {self._inside(right, _UNARY)}", _POWER
+            case Op.MATMUL:
+                return self._matmul(node), _PRODUCT
+            case _ if node.op in _SIGNS:
+                level, sign = _SIGNS[node.op]
+                left, right = node.args
+                return f"{self._inside(left, level)} {sign} {self._inside(right, level + 1)}", level
+        return self._call(node), _ATOM
+
+    def _size(self, dim: Dim) -> str:
+        """A length as a number, which need not be whole: `sqrt(dim / heads)`."""
+        self.lengths |= dim.symbols & _LENGTHS.keys()
+        return dim.text(self.spell, python=dim.is_whole)
+
+    def _matmul(self, node: Node) -> str:
+        left, right = node.args
+        inner = left.type.axes[-1]
+        a = self._inside(left, _PRODUCT if left.op is Op.MATMUL else _PRODUCT + 1)  # `(u * v) @ w` is easier to read
+        b = self._inside(right, _PRODUCT + 1)
+        if sequence_of(inner) is not None:
+            self.helpers.add("_without_padding")
+            axis = -2 if len(right.type.axes) > 1 else -1
+            if right.type.batched:
+                b = f"_without_padding({self.text(right)}, {axis}, {self.lengths_of(inner)})"
+                return f"{a} @ {b}"
+            return f"_without_padding({self.text(left)}, -1, {self.lengths_of(inner)}) @ {b}"
+        return f"{a} @ {b}"
+
+    def _call(self, node: Node) -> str:
+        args = node.args
+        x = self._inside(args[0], _ATOM) if args else ""
+        match node.op:
+            case Op.FUNCTION:
+                return self._function(node)
+            case Op.TRANSPOSE:
+                return f"{x}.mT"
+            case Op.INSERT:
+                return f"{x}.unsqueeze({node.axis})"
+            case Op.DROP:
+                return f"{x}.squeeze({node.axis})"
+            case Op.LAYER_NORM:
+                return self._norm("layer_norm", node)
+            case Op.RMS_NORM:
+                return self._norm("rms_norm", node)
+            case Op.UNIT:
+                return f"functional.normalize({self.text(args[0])}, dim=-1, eps={node.numbers[0]!r})"
+            case Op.SCALE_NORM:
+                self.helpers.add("_scale_norm")
+                gain = self.text(args[1]) if len(args) > 1 else "1"
+                return f"_scale_norm({self.text(args[0])}, {gain}, {node.numbers[0]!r})"
+            case Op.SOFTMAX | Op.SUM | Op.MEAN | Op.LARGEST:
+                return self._along(node, x)
+            case Op.CONCAT:
+                return f"torch.cat(({', '.join(map(self.text, args))}), {node.axis})"
+            case Op.SPLIT_HEADS:
+                return f"{x}.unflatten(-1, ({self.dim(node.dims[0])}, -1)).transpose(-3, -2)"
+            case Op.MERGE_HEADS:
+                return f"{x}.transpose(-3, -2).flatten(-2)" if len(args[0].type.axes) == 3 else f"{x}.flatten(-2)"
+            case Op.SLICE:
+                return self._slice(node, x)
+            case Op.PICK:
+                return f"{x}[:, {self.dim(node.dims[0])}]" if node.type.batched else f"{x}[{self.dim(node.dims[0])}]"
+            case Op.POOL:
+                self.helpers |= {"_pool", "_without_padding"}
+                dim = args[0].type.axes[node.axis]
+                return f"_pool({self.text(args[0])}, {node.axis}, {self.dim(node.dims[0])}, {self.lengths_of(dim)})"
+            case Op.REPEAT:
+                return f"{x}.repeat_interleave({self.dim(node.dims[0])}, {node.axis})"
+            case Op.SHIFT:
+                self.helpers.add("_shifted")
+                return f"_shifted({self.text(args[0])}, {node.axis}, {self.dim(node.dims[0])})"
+            case Op.ROTATE:
+                helper = "_rotated" if node.name == "halves" else "_rotated_pairs"
+                self.helpers.add(helper)
+                return f"{helper}({self.text(args[0])}, {node.numbers[0]!r}, start)"
+            case Op.ATTEND:
+                options = [f"{name}={self.text(each)}" for name, each in node.options]
+                return f"{self.calls(node)}({', '.join([*map(self.text, args), *options])})"
+        raise NotImplementedError(node.op)
+
+    def _norm(self, name: str, node: Node) -> str:
+        x, *more = map(self.text, node.args)
+        shape = f"({self.dim(node.args[0].type.axes[-1])},)"
+        return f"functional.{name}({', '.join([x, shape, *more])}, eps={node.numbers[0]!r})"
+
+    def _along(self, node: Node, x: str) -> str:
+        """A reduction, or softmax, over an axis."""
+        dim = node.args[0].type.axes[node.axis]
+        plain = {Op.SOFTMAX: "softmax", Op.SUM: "sum", Op.MEAN: "mean", Op.LARGEST: "amax"}[node.op]
+        if sequence_of(dim) is None:
+            return f"{x}.{plain}({node.axis})"
+        name = {Op.SOFTMAX: "_softmax", Op.SUM: "_sum", Op.MEAN: "_mean", Op.LARGEST: "_largest"}[node.op]
+        self.helpers |= {name, "_without_padding"} if node.op in (Op.SUM, Op.MEAN) else {name, "_padding"}
+        return f"{name}({self.text(node.args[0])}, {node.axis}, {self.lengths_of(dim)})"
+
+    def _slice(self, node: Node, x: str) -> str:
+        start, count, whole = node.dims
+        if count.symbols & _LENGTHS.keys():
+            self.longest[self.dim(count)] = (count, whole)
+        first = "" if start.number == 0 else self.dim(start)
+        last = self.dim(start + count) if start + count != whole else ""
+        after = ", :" * (-node.axis - 1)
+        return f"{x}[..., {first}:{last}{after}]"
+
+    def _function(self, node: Node) -> str:
+        name, args = node.name, node.args
+        if node.type.is_number:
+            return f"{_OF_NUMBERS.get(name, f'math.{name}')}({', '.join(map(self.text, args))})"
+        if name in ("min", "max"):
+            return self._extreme(name, args)
+        if name == "clip":
+            x, low, high = map(self.text, args)
+            return f"torch.clamp({x}, {low}, {high})"
+        if name == "stop_gradient":
+            return f"{self._inside(args[0], _ATOM)}.detach()"
+        return f"{_OF_TENSORS.get(name, f'torch.{name}')}({', '.join(map(self.text, args))})"
+
+    def _extreme(self, name: str, args: tuple[Node, ...]) -> str:
+        """The largest (smallest) of several, some of which may be numbers."""
+        tensors = [self.text(each) for each in args if not each.type.is_number]
+        numbers = [self.text(each) for each in args if each.type.is_number]
+        found = tensors[0]
+        for each in tensors[1:]:
+            found = f"torch.{name}imum({found}, {each})"
+        bound = "min" if name == "max" else "max"
+        for each in numbers:
+            found = f"torch.clamp({found}, {bound}={each})"
+        return found

@@ -1,0 +1,133 @@
+"""Functions that modules of layers call: what padding does to operators along a sequence, and a few more."""
+
+from __future__ import annotations
+
+_TEXTS: dict[str, str] = {
+    "_uniform": '''
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+''',
+    "_padding": '''
+def _padding(x, axis, lengths):
+    """Which entries along an axis are padding, with axes of length 1 elsewhere."""
+    places = torch.arange(x.shape[axis], device=x.device)
+    shape = [1] * x.dim()
+    shape[0], shape[axis] = len(lengths), x.shape[axis]
+    return (places >= lengths[:, None]).view(shape)
+''',
+    "_without_padding": '''
+def _without_padding(x, axis, lengths):
+    """0 in place of padding; of the sequences' lengths None stands for no padding at all."""
+    if lengths is None:
+        return x
+    if x.shape[0] != len(lengths):
+        x = x.expand(len(lengths), *x.shape)
+    return x.masked_fill(_padding(x, axis, lengths), 0)
+''',
+    "_softmax": '''
+def _softmax(x, axis, lengths):
+    """Softmax along an axis in which padding takes no part and gets 0."""
+    if lengths is None:
+        return x.softmax(axis)
+    padding = _padding(x, axis, lengths)
+    return x.masked_fill(padding, torch.finfo(x.dtype).min).softmax(axis).masked_fill(padding, 0)
+''',
+    "_sum": '''
+def _sum(x, axis, lengths):
+    """The sum along an axis, padding left out."""
+    return _without_padding(x, axis, lengths).sum(axis)
+''',
+    "_mean": '''
+def _mean(x, axis, lengths):
+    """The mean along an axis over what is no padding; 0 where there is nothing."""
+    total = _without_padding(x, axis, lengths).sum(axis)
+    if lengths is None:
+        return total / max(x.shape[axis], 1)
+    return total / lengths.clamp(1, max(x.shape[axis], 1)).view(-1, *[1] * (total.dim() - 1))
+''',
+    "_largest": '''
+def _largest(x, axis, lengths):
+    """The largest along an axis, padding left out; 0 where there is nothing."""
+    if lengths is None:
+        return x.amax(axis)
+    found = x.masked_fill(_padding(x, axis, lengths), torch.finfo(x.dtype).min).amax(axis)
+    return found.masked_fill((lengths <= 0).view(-1, *[1] * (found.dim() - 1)), 0)
+''',
+    "_blocks": '''
+def _blocks(lengths, by):
+    """How many blocks of `by` tokens cover so many; None stands for no padding."""
+    return None if lengths is None else -(-lengths // by)
+''',
+    "_pool": '''
+def _pool(x, axis, by, lengths):
+    """Means of blocks of `by` neighbours, over those that are no padding; 0 where there are none."""
+    x = _without_padding(x, axis, lengths).movedim(axis, -1)
+    count = -(-x.shape[-1] // by)
+    total = functional.pad(x, (0, count * by - x.shape[-1])).unflatten(-1, (count, by)).sum(-1)
+    firsts = torch.arange(count, device=x.device) * by
+    if lengths is None:
+        held = (x.shape[-1] - firsts).clamp(1, by)
+    else:
+        held = (lengths.clamp(max=x.shape[-1])[:, None] - firsts).clamp(1, by)
+        held = held.view(len(lengths), *[1] * (x.dim() - 2), count)
+    return (total / held).movedim(-1, axis)
+''',
+    "_shifted": '''
+def _shifted(x, axis, by):
+    """What stood `by` places before, 0 at the first places."""
+    length = x.shape[axis]
+    kept = x.narrow(axis, 0, max(length - by, 0))
+    return torch.cat((torch.zeros_like(x.narrow(axis, 0, min(by, length))), kept), axis)
+''',
+    "_scale_norm": '''
+def _scale_norm(x, gain, epsilon):
+    """x over its length relative to that of a vector of ones."""
+    return x / (x.norm(dim=-1, keepdim=True) * x.shape[-1] ** -0.5).clamp(min=epsilon) * gain
+''',
+    "_angles": '''
+def _angles(x, base, start):
+    """Cosines and sines of the tokens' positions, [n, width / 2], in the type of x."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    rates = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=wide) / x.shape[-1]
+    positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=wide)
+    angles = positions[:, None] * base**-rates
+    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+''',
+    "_rotated": '''
+def _rotated(x, base, start):
+    """Features t and t + width / 2 turned by the token's position."""
+    cos, sin = _angles(x, base, start)
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+''',
+    "_rotated_pairs": '''
+def _rotated_pairs(x, base, start):
+    """Features 2t and 2t + 1 turned by the token's position."""
+    cos, sin = _angles(x, base, start)
+    a, b = x[..., ::2], x[..., 1::2]
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+''',
+}
+_CALLS = {
+    "_without_padding": ("_padding",),
+    "_sum": ("_without_padding",),
+    "_mean": ("_without_padding",),
+    "_softmax": ("_padding",),
+    "_largest": ("_padding",),
+    "_pool": ("_without_padding",),
+    "_rotated": ("_angles",),
+    "_rotated_pairs": ("_angles",),
+}
+
+
+def library(used: set[str]) -> str:
+    """The functions of these names and those that they call."""
+    every: set[str] = set()
+    todo = list(used)
+    while todo:
+        name = todo.pop()
+        if name not in every:
+            every.add(name)
+            todo += _CALLS.get(name, ())
+    return "\n\n".join(text.strip("\n") + "\n" for name, text in _TEXTS.items() if name in every)

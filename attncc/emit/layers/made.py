@@ -1,0 +1,137 @@
+"""The constructor of a layer's module: its arguments, what is demanded of them, and its learned tensors."""
+
+from __future__ import annotations
+
+from attncc.emit.layers.expressions import Printer
+from attncc.plan.layers import LayerPlan
+from attncc.spec.layers.model import Draw, Layer, Learned, Node, Op, walk
+from attncc.spec.layers.text import text
+
+
+class Constructor:
+    """Texts of `__init__`, `reset_parameters` and `extra_repr`."""
+
+    def __init__(self, layer: Layer, plan: LayerPlan) -> None:
+        self.layer = layer
+        self.plan = plan
+        self.free = [each for each in layer.parameters if not each.fixed]
+        self._constants = {each.name: str(each.value) for each in layer.parameters if each.fixed}
+        self.printer = Printer(lambda name: self._constants.get(name, name), {}, lambda _: "")
+
+    def arguments(self) -> str:
+        """What it takes, in the order of the spec; those that others decide are None by default."""
+        found = []
+        first_default = next((at for at, each in enumerate(self.free) if each.default is not None), len(self.free))
+        for at, each in enumerate(self.free):
+            type_ = "int" if each.is_whole else "float"
+            if each.default is None:
+                found.append(f"{each.name}: {type_}")
+                if at > first_default:
+                    found.insert(0, "*") if "*" not in found else None
+            elif each.default.op is Op.CONST:
+                found.append(f"{each.name}: {type_} = {each.value!r}")
+            else:
+                found.append(f"{each.name}: {type_} | None = None")
+        return ", ".join(["self", *found, "form: str | None = None", "device=None", "dtype=None"])
+
+    def words(self) -> list[str]:
+        """What each argument is."""
+        found = []
+        for each in self.free:
+            if each.default is None:
+                found.append(f"{each.name}: a {'whole ' if each.is_whole else ''}number.")
+            elif each.default.op is Op.CONST:
+                found.append(f"{each.name}: {each.value} by default.")
+            else:
+                found.append(f"{each.name}: {text(each.default)} by default.")
+        return found
+
+    def checks(self) -> list[str]:
+        """Defaults that are made of other arguments, and what has to hold."""
+        found = [
+            f"{each.name} = {self.printer.text(each.default)} if {each.name} is None else {each.name}"
+            for each in self.free
+            if each.default is not None and each.default.op is not Op.CONST
+        ]
+        for condition in self.layer.conditions:
+            if self._is_known(condition):
+                continue
+            found.append(f'_demand({self._condition(condition)}, "the condition", False, "{text(condition)}")')
+        for each in self.layer.divisions:
+            whole, by = self.printer.dim(each.whole), self.printer.dim(each.by)
+            if each.whole.number is None or each.by.number is None:
+                expected = (
+                    f'f"a multiple of {each.by}, {{{by}}}"' if each.by.number is None else f'"a multiple of {each.by}"'
+                )
+                found.append(f'_demand({_tight(whole)} % {_tight(by)} == 0, "{each.whole}", {whole}, {expected})')
+        return found
+
+    def _is_known(self, condition: Node) -> bool:
+        """Whether fixed parameters alone decide it: it was checked when the file was built."""
+        read = {s for node in walk(condition) for dim in node.dims for s in dim.symbols}
+        read |= {node.name for node in walk(condition) if node.op is Op.NAME}
+        return read <= self._constants.keys()
+
+    def _condition(self, node: Node) -> str:
+        match node.op:
+            case Op.COMPARE:
+                left, right = map(self.printer.text, node.args)
+                return f"{left} {node.name} {right}"
+            case Op.AND | Op.OR:
+                word = " and " if node.op is Op.AND else " or "
+                return word.join(f"({self._condition(each)})" for each in node.args)
+        return f"not ({self._condition(node.args[0])})"
+
+    def settings(self) -> list[str]:
+        """What the module holds of its arguments."""
+        return [f"self.{each.name} = {each.name}" for each in self.free] + ["self.form = form"]
+
+    def parameters(self) -> list[str]:
+        """The learned tensors, empty."""
+        return [
+            f"self.{each.name} = nn.Parameter(torch.empty({self._shape(each)}, device=device, dtype=dtype))"
+            for each in self.layer.learned
+        ]
+
+    def _shape(self, each: Learned) -> str:
+        return ", ".join(map(self.printer.dim, each.type.axes)) or "()"
+
+    def resets(self) -> list[str]:
+        """How learned tensors begin: those that begin alike together."""
+        alike: dict[tuple[Draw | None, tuple[float, ...]], list[str]] = {}
+        for each in self.layer.learned:
+            alike.setdefault((each.draw, each.numbers), []).append(f"self.{each.name}")
+        found = []
+        for (draw, numbers), names in alike.items():
+            if len(names) == 1:
+                found.append(_reset(names[0], draw, numbers))
+            else:
+                found.append(f"for tensor in ({', '.join(names)}):\n            {_reset('tensor', draw, numbers)}")
+        return found
+
+    def repr_text(self) -> str:
+        """What `extra_repr` shows: arguments, and parameters that are fixed."""
+        parts = [f"{each.name}={{self.{each.name}}}" for each in self.free]
+        parts += [f"{name}={value}" for name, value in self._constants.items()]
+        return ", ".join(parts)
+
+
+def _tight(text_: str) -> str:
+    return f"({text_})" if " " in text_ else text_
+
+
+def _reset(name: str, draw: Draw | None, numbers: tuple[float, ...]) -> str:
+    match draw:
+        case Draw.CONSTANT:
+            value = numbers[0]
+            plain = {0.0: "zeros_", 1.0: "ones_"}.get(value)
+            return f"nn.init.{plain}({name})" if plain else f"nn.init.constant_({name}, {value!r})"
+        case Draw.NORMAL:
+            return f"nn.init.normal_({name}, std={numbers[0]!r})"
+        case Draw.UNIFORM:
+            return f"nn.init.uniform_({name}, -{numbers[0]!r}, {numbers[0]!r})"
+        case Draw.FAN_IN:
+            return f"_uniform({name}, {name}.shape[-2] ** -0.5)"
+        case Draw.XAVIER:
+            return f"_uniform({name}, (6 / ({name}.shape[-2] + {name}.shape[-1])) ** 0.5)"
+    return f"nn.init.normal_({name}, std=(2 / {name}.shape[-2]) ** 0.5)"

@@ -1,0 +1,227 @@
+"""Plan of a layer → the text of its module, formatted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attncc.emit.combined import emit, heading
+from attncc.emit.finish import finish
+from attncc.emit.header import derivation
+from attncc.emit.layers.expressions import Printer
+from attncc.emit.layers.library import library
+from attncc.emit.layers.made import Constructor
+from attncc.emit.layers.sections import Section, sections
+from attncc.emit.module import render
+from attncc.emit.units import laid_out
+from attncc.emit.writer import fill
+from attncc.plan.decoder import decoder_of, decoders_of
+from attncc.plan.describe import cost_sentence, decoder_sentence, plan_sentence
+from attncc.plan.layers import LayerPlan
+from attncc.plan.model import Mixture, Plan
+from attncc.spec.layers.dims import Dim, sequence_of
+from attncc.spec.layers.model import Input, Kind, Node, Op
+from attncc.version import VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """One place where a core is called: what it is called there, and the function that is called."""
+
+    name: str
+    function: str
+    cache: str
+    options: str  # besides the values: `kv_lengths=lengths, form=self.form`
+
+
+def emit_layer(plan: LayerPlan) -> str:
+    """The module's text, formatted; the same for the same plan."""
+    layer = plan.layer
+    made = sections([(name, emit(planned)) for name, planned in plan.cores])
+    class_name = camel_case(layer.name)
+    body = _Body(plan, {each.name: each for each in made})
+    own = Constructor(layer, plan)
+    resets = own.resets()
+    helpers = library(body.printer.helpers | ({"_uniform"} if "_uniform(" in "".join(resets) else set()))
+    values: dict[str, object] = {
+        "header": layer_header(plan),
+        "derivation": derivation(plan.steps) if plan.steps else "",
+        "sections": "\n\n\n".join(_section_text(each, plan) for each in made),
+        "helpers": helpers,
+        "layer": layer,
+        "class_name": class_name,
+        "summary": "\n    ".join(fill(layer.summary or f"The layer `{layer.name}`.", 92)),
+        "arguments": own.arguments(),
+        "argument_words": own.words(),
+        "checks": own.checks(),
+        "settings": own.settings(),
+        "parameters": own.parameters(),
+        "resets": resets,
+        "repr": own.repr_text(),
+        "signature": ", ".join(f"{each.name}: Tensor" for each in layer.inputs),
+        "inputs": [each.name for each in layer.inputs],
+        "input_words": [_input_words(each) for each in layer.inputs],
+        "input_checks": body.input_checks(),
+        "out_words": _shape_words(layer.out.type.axes),
+        "lengths": [("lengths" if name == "n" else "m_lengths", name) for name in layer.sequences],
+        "lines": body.lines,
+        "sites": body.sites,
+        "decodes": not plan.decoding,
+        "reads_start": "start" in "".join(body.lines),
+    }
+    text = render("layer.py.jinja", values)
+    values_again = {"needs": _needed(text)}
+    return finish(render("layer_imports.py.jinja", values_again | {"header": values["header"], "body": text}))
+
+
+def camel_case(name: str) -> str:
+    """`gated_attention_unit` → `GatedAttentionUnit`"""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
+def _needed(text: str) -> dict[str, bool]:
+    """Which modules and names the text reads."""
+    return {
+        "bisect": "bisect." in text,
+        "dataclasses": "dataclasses." in text,
+        "functools": "functools." in text,
+        "math": "math." in text,
+        "callable": "Callable" in text,
+        "named_tuple": "NamedTuple" in text,
+        "triton": "triton" in text,
+        "functional": "functional." in text,
+    }
+
+
+def _section_text(section: Section, plan: LayerPlan) -> str:
+    planned = dict(plan.cores)[section.name] if section.name else None
+    if planned is None:
+        return f"{heading('what the cores share')}\n\n{laid_out(section.units)}"
+    plans = planned.branches if isinstance(planned, Mixture) else (("", planned),)
+    steps = tuple(dict.fromkeys(step for _, each in plans for step in each.steps))
+    return f"{heading(f'the core `{section.name}`')}\n{derivation(steps)}\n\n{laid_out(section.units)}"
+
+
+def layer_header(plan: LayerPlan) -> str:
+    """The comment at the top: the spec's text, the attentions that it takes from other files, and their plans."""
+    layer = plan.layer
+    given = "".join(f" -D {each.name}={each.value}" for each in layer.parameters if each.name in layer.given)
+    digested = hashlib.sha256(layer.source.text.encode()).hexdigest()
+    file = _file_name(layer.source.name)
+    lines = [
+        f"{layer.name}: made by attncc {VERSION} from {file} (sha256 {digested[:16]}). Do not edit.",
+        f"Rebuild: attncc build {file}{given}",
+        "",
+        *(f"    {line}".rstrip() for line in layer.source.text.rstrip().splitlines()),
+        "",
+    ]
+    for source in dict.fromkeys(each.spec.source for each in layer.cores if each.spec.source != layer.source):
+        lines += [f"From {_file_name(source.name)}:", ""]
+        lines += [*(f"    {line}".rstrip() for line in source.text.rstrip().splitlines()), ""]
+    for name, planned in plan.cores:
+        plans: Sequence[tuple[str, Plan]] = planned.branches if isinstance(planned, Mixture) else (("", planned),)
+        for branch, each in plans:
+            of = f" of `{name}`" + (f", `{branch}`" if branch else "")
+            lines += fill(f"Plan{of}: {plan_sentence(each.domain, each.pieces)}", 96)
+            lines += fill(f"Cost{of}: {cost_sentence(each)}", 96)
+        found = decoders_of(planned) if isinstance(planned, Mixture) else decoder_of(planned)
+        if isinstance(found, str) or not isinstance(found, dict):
+            lines += fill(f"Decoder of `{name}`: {decoder_sentence(found)}", 96)
+    if plan.decoding:
+        lines += fill(f"No step: {plan.decoding}.", 96)
+    return "\n".join(f"# {line}".rstrip() for line in lines)
+
+
+def _file_name(name: str) -> str:
+    own = name.replace("\\", "/").rsplit("/", 1)[-1]
+    return "".join(one if one.isprintable() else "?" for one in own)
+
+
+def _shape_words(axes: tuple[Dim, ...]) -> str:
+    return f"[{', '.join(['batch', *map(str, axes)])}]"
+
+
+def _input_words(each: Input) -> str:
+    kinds = {Kind.REAL: "", Kind.INT: ", whole numbers", Kind.BOOL: ", truth values"}
+    return f"{each.name}: {_shape_words(each.type.axes)}{kinds[each.type.kind]}."
+
+
+class _Body:
+    """What `forward` computes, line by line."""
+
+    def __init__(self, plan: LayerPlan, made: dict[str, Section]) -> None:
+        self.plan = plan
+        self.layer = plan.layer
+        self.made = made
+        self.sites: list[CallSite] = []
+        self._constants = {each.name: str(each.value) for each in self.layer.parameters if each.fixed}
+        self.printer = Printer(self.spell, {each.name: each.type for each in self.layer.learned}, self._call)
+        statements = [(name, self.printer.text(node)) for name, node in self.layer.values if not _is_size(node)]
+        self.lines = [f"{name} = {text}" for name, text in statements[:-1]]
+        self.lines.append(f"return {statements[-1][1]}")
+        self.lines[:0] = self._before()
+
+    def spell(self, name: str) -> str:
+        """A parameter is held by the module, unless it is fixed; other names are local."""
+        if name in self._constants:
+            return self._constants[name]
+        return f"self.{name}" if any(each.name == name for each in self.layer.parameters) else name
+
+    def _before(self) -> list[str]:
+        """Lengths that are read, and what they may be."""
+        found = []
+        for name in sorted(self.printer.lengths):
+            each, axis = next(
+                (one, at)
+                for one in self.layer.inputs
+                for at, dim in enumerate(one.type.axes)
+                if sequence_of(dim) is not None and str(dim) == name
+            )
+            found.append(f"{name} = {each.name}.shape[{axis + 1}]")
+        for text, (_, whole) in self.printer.longest.items():
+            most = self.printer.dim(whole)
+            found.append(f'_demand({text} <= {most}, "the length", {text}, f"at most {{{most}}}")')
+        return found
+
+    def input_checks(self) -> list[str]:
+        """Refuse what the lines would misread, by the argument's name."""
+        found = []
+        for each in self.layer.inputs:
+            axes = each.type.axes
+            holds = [f"{each.name}.dim() == {len(axes) + 1}"]
+            words = ["batch"]
+            for at, dim in enumerate(axes):
+                free = sequence_of(dim) is not None
+                if not free:
+                    holds.append(f"{each.name}.shape[{at + 1}] == {self.printer.dim(dim)}")
+                words.append(str(dim) if free else f"{{{self.printer.dim(dim)}}}")
+            shape = f'f"[{", ".join(words)}]"' if any("{" in word for word in words) else f'"[{", ".join(words)}]"'
+            found.append(f'_demand({" and ".join(holds)}, "{each.name}", list({each.name}.shape), {shape})')
+        return found
+
+    def _call(self, node: Node) -> str:
+        """The name under which the core is called at this place."""
+        section = self.made[node.name]
+        count = sum(each.function == section.function for each in self.sites)
+        name = node.name if not count else f"{node.name}_{count + 1}"
+        taken = {one for one, _ in self.layer.values} | {each.name for each in self.layer.inputs}
+        if name in taken:
+            name = f"{name}_core"
+        options = []
+        spec = self.layer.core(node.name).spec
+        keys = next(
+            (value.type.axes[-2] if data.is_vector else value.type.axes[-1])
+            for data, value in zip(spec.data, node.args, strict=True)
+            if data.is_column
+        )
+        lengths = self.printer.lengths_of(keys)
+        if lengths != "None":
+            options.append(f"kv_lengths={lengths}")
+        options.append("form=self.form")
+        self.sites.append(CallSite(name, section.function, section.cache, ", ".join(options)))
+        return name
+
+
+def _is_size(node: Node) -> bool:
+    return node.type.is_number and node.op is Op.SIZE
