@@ -27,6 +27,7 @@ interpret: ## The kernels in Triton's interpreter
 
 generated: ## Rebuild generated/ from specs/
 	$(PYTHON) -m attncc build specs -o generated
+	$(PYTHON) -m attncc build specs/layers -o generated/layers
 
 golden: ## Rewrite the expected outputs of the tests; review them as a diff
 	$(PYTHON) -m pytest -q --update-golden

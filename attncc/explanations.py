@@ -19,6 +19,10 @@ def _one(body: str, name: str = "my_pattern") -> str:
     return f"attention {name} {{ {body} }}"
 
 
+def _layer(body: str) -> str:
+    return f"layer my_layer(dim) {{ input x[n, dim]; {body} }}"
+
+
 EXPLANATIONS: dict[str, Explanation] = {
     "E101": Explanation(
         "The text is a spec up to this place, and what comes next cannot follow. The message lists what could. "
@@ -217,6 +221,43 @@ EXPLANATIONS: dict[str, Explanation] = {
         _one("let k = pool(k, 16) at 16 * j + 15; pattern = causal"),
         "attention my_pattern {\n  let k = pool(k, 16) at 16 * j + 15\n  let v = pool(v, 16) at 16 * j + 15\n"
         "  pattern = causal\n}",
+    ),
+    "E401": Explanation(
+        "Every value of a layer has axes whose lengths are parameters, the lengths n and m of sequences, and sums and "
+        "products of these; a batch axis stands before them. `@` sums over the last axis of its left and the last but "
+        "one of its right side. Elsewhere axes are matched from the last one on, and one of length 1 goes with any. "
+        "The message shows both shapes and the axes that do not fit.",
+        _layer("param W[2 * dim, dim]; out = x @ W"),
+        _layer("param W[dim, 2 * dim]; out = x @ W"),
+    ),
+    "E402": Explanation(
+        "`over = …` names an axis by its length, or the last one as `features`. Axes of what is learned are made of "
+        "whole numbers and parameters; those of inputs may be n and m, which the call decides.",
+        _layer("param E[8, n]; out = E @ x"),
+        _layer("param E[8, 512]; out = first(E, n) @ x"),
+    ),
+    "E403": Explanation(
+        "A layer is made of `input`, `param`, `require` and values, `name = …`, each defined once and from those above "
+        "it; the last one is `out`. What is learned begins as a number, `zeros`, `ones`, `normal(0.02)`, "
+        "`uniform(0.1)`, `linear`, `xavier` or `kaiming`. Without a word on it a matrix begins as in "
+        "`torch.nn.Linear`, a gain of a norm as 1 and any other vector as 0.",
+        _layer("pattern = causal; out = x"),
+        _layer("out = x"),
+    ),
+    "E404": Explanation(
+        "`attend core(…)` takes values for what the attention declares, in the order in which it does: q, k, v, then "
+        "its inputs. They have the axes [heads, tokens, features], or [tokens, features] for one head. Parameters of "
+        "the attention, what it learns, and `scale` are given by name.",
+        "attention full {}\n" + _layer("out = attend full(x, x)"),
+        "attention full {}\n" + _layer("out = attend full(x, x, x)"),
+    ),
+    "E405": Explanation(
+        "A causal attention sees no later token. If what it is called with was made by an operator that reads the "
+        "whole sequence, such as a mean over n, every token knows of later ones all the same: training would look "
+        "right, and generation would not.",
+        "attention causal_core { pattern = causal }\n"
+        + _layer("y = x - mean(x, over = n); out = attend causal_core(y, y, y)"),
+        "attention causal_core { pattern = causal }\n" + _layer("y = layer_norm(x); out = attend causal_core(y, y, y)"),
     ),
     "W301": Explanation(
         "A dot product has no largest value, and exp(x) of 32 bits ends at x = 88, of float16 at x = 11. Beyond, the "

@@ -26,6 +26,10 @@ STEPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "types": ((sys.executable, "-m", "mypy"), {}),
     "layers": ((str(BIN / "lint-imports"),), {}),
     "generated": ((sys.executable, "-m", "attncc", "build", "specs", "-o", "generated", "--fresh", "-q"), {}),
+    "layered": (
+        (sys.executable, "-m", "attncc", "build", "specs/layers", "-o", "generated/layers", "--fresh", "-q"),
+        {},
+    ),
     "unit": ((*PYTEST, "--ignore", "tests/interpret"), ONE_THREAD),
     "interpret": ((*PYTEST, "tests/interpret"), ONE_THREAD | {"TRITON_INTERPRET": "1"}),
 }

@@ -40,7 +40,7 @@ class Checked:
     def title(self) -> str:
         """`sliding_window (w = 13; smaller, so that test sizes are cut)`."""
         spec = self.compiled.spec
-        values = ", ".join(f"{each.name} = {each.value}" for each in spec.parameters)
+        values = ", ".join(f"{each.name} = {each.value}" for each in spec.parameters if each.value is not None)
         reason = "smaller, so that test sizes are cut" if self.is_smaller else ""
         inside = "; ".join(part for part in (values, reason) if part)
         return f"{spec.name} ({inside})" if inside else spec.name

@@ -1,20 +1,20 @@
-# gated_attention_unit: made by attncc 0.1.0 from gated_attention_unit.attn (sha256 bf4f271291c3505a). Do not edit.
+# gated_attention_unit: made by attncc 0.1.0 from gated_attention_unit.attn (sha256 8d6db01216bbb418). Do not edit.
 # Rebuild: attncc build gated_attention_unit.attn
 #
-#     # Gated attention unit: one head, squared relu over n, the output gated by another projection (arXiv 2202.10447, 2).
 #     use "../gau_bias.attn"
 #
-#     layer gated_attention_unit(dim, s = 128, expand = 2) {
+#     # Gated attention unit: one head, squared relu over n, the output gated by another projection (arXiv 2202.10447, 2).
+#     layer gated_attention_unit(dim, s = 128, width = 2 * dim) {
 #       input x[n, dim]
 #       param norm_gain[dim], norm_bias[dim]
-#       param Wu[dim, expand * dim], bu[expand * dim], Wv[dim, expand * dim], bv[expand * dim]
+#       param Wu[dim, width], bu[width], Wv[dim, width], bv[width]
 #       param Wz[dim, s], bz[s]
 #       param gq[s] = normal(0.02), bq[s], gk[s] = normal(0.02), bk[s]
-#       param Wo[expand * dim, dim], bo[dim]
-#       h = layer_norm(x, norm_gain, norm_bias)
-#       u = silu(h @ Wu + bu)
-#       v = silu(h @ Wv + bv)
-#       z = silu(h @ Wz + bz)
+#       param Wo[width, dim], bo[dim]
+#       y = layer_norm(x, norm_gain, norm_bias)
+#       u = silu(y @ Wu + bu)
+#       v = silu(y @ Wv + bv)
+#       z = silu(y @ Wz + bz)
 #       out = (u * attend gau_bias(z * gq + bq, z * gk + bk, v)) @ Wo + bo + x
 #     }
 #
@@ -1576,12 +1576,13 @@ def _uniform(tensor, most):
 
 
 class GatedAttentionUnit(nn.Module):
-    """The layer `gated_attention_unit`.
+    """Gated attention unit: one head, squared relu over n, the output gated by another projection
+    (arXiv 2202.10447, 2).
 
     Args:
         dim: a whole number.
         s: 128 by default.
-        expand: 2 by default.
+        width: 2 * dim by default.
         form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
         device: where its parameters are, as for other modules.
         dtype: their type.
@@ -1591,29 +1592,30 @@ class GatedAttentionUnit(nn.Module):
         self,
         dim: int,
         s: int = 128,
-        expand: int = 2,
+        width: int | None = None,
         form: str | None = None,
         device=None,
         dtype=None,
     ):
         super().__init__()
+        width = 2 * dim if width is None else width
         self.dim = dim
         self.s = s
-        self.expand = expand
+        self.width = width
         self.form = form
         self.norm_gain = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
         self.norm_bias = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.Wu = nn.Parameter(torch.empty(dim, dim * expand, device=device, dtype=dtype))
-        self.bu = nn.Parameter(torch.empty(dim * expand, device=device, dtype=dtype))
-        self.Wv = nn.Parameter(torch.empty(dim, dim * expand, device=device, dtype=dtype))
-        self.bv = nn.Parameter(torch.empty(dim * expand, device=device, dtype=dtype))
+        self.Wu = nn.Parameter(torch.empty(dim, width, device=device, dtype=dtype))
+        self.bu = nn.Parameter(torch.empty(width, device=device, dtype=dtype))
+        self.Wv = nn.Parameter(torch.empty(dim, width, device=device, dtype=dtype))
+        self.bv = nn.Parameter(torch.empty(width, device=device, dtype=dtype))
         self.Wz = nn.Parameter(torch.empty(dim, s, device=device, dtype=dtype))
         self.bz = nn.Parameter(torch.empty(s, device=device, dtype=dtype))
         self.gq = nn.Parameter(torch.empty(s, device=device, dtype=dtype))
         self.bq = nn.Parameter(torch.empty(s, device=device, dtype=dtype))
         self.gk = nn.Parameter(torch.empty(s, device=device, dtype=dtype))
         self.bk = nn.Parameter(torch.empty(s, device=device, dtype=dtype))
-        self.Wo = nn.Parameter(torch.empty(dim * expand, dim, device=device, dtype=dtype))
+        self.Wo = nn.Parameter(torch.empty(width, dim, device=device, dtype=dtype))
         self.bo = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(32, device=device, dtype=dtype))
         self.reset_parameters()
@@ -1648,10 +1650,10 @@ class GatedAttentionUnit(nn.Module):
             x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
         )
         gau_bias = functools.partial(_gau_bias, kv_lengths=lengths, form=self.form)
-        h = functional.layer_norm(x, (self.dim,), self.norm_gain, self.norm_bias, eps=1e-05)
-        u = functional.silu(h @ self.Wu + self.bu)
-        v = functional.silu(h @ self.Wv + self.bv)
-        z = functional.silu(h @ self.Wz + self.bz)
+        y = functional.layer_norm(x, (self.dim,), self.norm_gain, self.norm_bias, eps=1e-05)
+        u = functional.silu(y @ self.Wu + self.bu)
+        v = functional.silu(y @ self.Wv + self.bv)
+        z = functional.silu(y @ self.Wz + self.bz)
         return (
             (
                 u
@@ -1668,4 +1670,4 @@ class GatedAttentionUnit(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, s={self.s}, expand={self.expand}"
+        return f"dim={self.dim}, s={self.s}, width={self.width}"

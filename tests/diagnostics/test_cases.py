@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attncc.codes import CODES
-from attncc.compiler import compile_source, read_source
+from attncc.compiler import compile_any, compile_source, read_source
 from attncc.diagnostics import AttnError, Source, render
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.attn"))
@@ -38,7 +38,7 @@ def test_the_warning_is_the_golden_one_and_stops_nothing(case: Path, golden: Cal
 def test_the_message_is_the_golden_one(case: Path, golden: Callable[[str, str], None]) -> None:
     source, given = _read(case)
     with pytest.raises(AttnError) as caught:
-        compile_source(source, given)
+        compile_any(source, given)
     codes = [diagnostic.code for diagnostic in caught.value.diagnostics]
     assert case.name.split("_")[0] in codes
     golden(f"{case.stem}.txt", f"{caught.value}\n")

@@ -30,10 +30,13 @@ class _Grower:
 
     def definition(self) -> tree.Definition:
         self.budget = self.random.randint(0, _MOST)
-        match self.random.choice(("attention", "attention", "attention", "word", "similarity", "use")):
+        match self.random.choice(("attention", "attention", "attention", "layer", "word", "similarity", "use")):
             case "attention":
                 name, parameters = self.name(), self.some(self.parameter, 0, 3)
                 return tree.Attention(name, parameters, self.some(self.statement, 0, 6), span=_HERE)
+            case "layer":
+                name, parameters = self.name(), self.some(self.parameter, 0, 3)
+                return tree.Layer(name, parameters, self.some(self.statement, 0, 6), span=_HERE)
             case "word":
                 return self.word()
             case "similarity":
@@ -128,7 +131,9 @@ class _Grower:
         return self.atom()
 
     def atom(self) -> tree.Tree:
-        match self.kind("call", "group", "list", "by_head"):
+        match self.kind("call", "attend", "group", "list", "by_head"):
+            case "attend":
+                return tree.Attend(self.name(), self.some(self.argument, 0, 3), span=_HERE)
             case "call":
                 return tree.Call(self.name(), self.some(self.argument, 0, 3), span=_HERE)
             case "group":
@@ -195,6 +200,8 @@ def tokens(node: object) -> Iterator[str]:
             yield name
         case tree.Call(name=name, arguments=arguments):
             yield from (name.text, "(", *_separated(arguments), ")")
+        case tree.Attend(name=name, arguments=arguments):
+            yield from ("attend", name.text, "(", *_separated(arguments), ")")
         case tree.NamedArgument(name=name, value=value):
             yield from (name.text, "=", *tokens(value))
         case tree.Lambda(parameter=parameter, body=body):
@@ -256,6 +263,8 @@ def _statement(node: object) -> Iterator[str]:
             yield from ("similarity", name.text, *_parameter_list(parameters), *_body(statements))
         case tree.Attention(name=name, parameters=parameters, statements=statements):
             yield from ("attention", name.text, *_parameter_list(parameters), *_body(statements))
+        case tree.Layer(name=name, parameters=parameters, statements=statements):
+            yield from ("layer", name.text, *_parameter_list(parameters), *_body(statements))
         case tree.Use(path=path):
             yield from ("use", f'"{path.text}"')
         case _:

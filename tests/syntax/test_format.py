@@ -21,7 +21,7 @@ from tests.syntax.random_trees import definitions, tokens
 
 ROOT = Path(__file__).parents[2]
 CASES = sorted((Path(__file__).parent / "layouts").glob("*.attn"))
-WRITTEN = [*sorted((ROOT / "specs").glob("*.attn")), ROOT / "attncc/spec/prelude.attn"]
+WRITTEN = [*sorted((ROOT / "specs").rglob("*.attn")), ROOT / "attncc/spec/prelude.attn"]
 README = re.findall(r"^```attn\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
 
 

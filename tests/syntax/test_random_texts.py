@@ -18,7 +18,7 @@ from attncc.syntax.format import format_source
 from attncc.syntax.parse import parse
 
 LAYOUTS = [path.read_text(encoding="utf-8") for path in sorted((Path(__file__).parent / "layouts").glob("*.attn"))]
-SPECS = [path.read_text(encoding="utf-8") for path in sorted((Path(__file__).parents[2] / "specs").glob("*.attn"))]
+SPECS = [path.read_text(encoding="utf-8") for path in sorted((Path(__file__).parents[2] / "specs").rglob("*.attn"))]
 _LONGEST = 2.0  # seconds of the processor for one text
 
 _TOKENS = (

@@ -40,6 +40,13 @@ _UNARY: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def _length(x: Tensor) -> Tensor:
+    """Of vectors, with a gradient of 0 where it is 0; as numbers of 32 bits or more."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    square = (wide * wide).sum(-1, keepdim=True)
+    return torch.where(square > 0, torch.where(square > 0, square, 1).sqrt(), 0)
+
+
 class Evaluation:
     """One call: sizes, tensors by name, and how many tokens of each sequence there are."""
 
@@ -216,9 +223,9 @@ class Evaluation:
             case Op.RMS_NORM:
                 found = x / ((x * x).sum(-1, keepdim=True) / width + epsilon).sqrt()
             case Op.UNIT:
-                found = x / (x * x).sum(-1, keepdim=True).sqrt().clamp(min=epsilon)
+                found = (x / _length(x).clamp(min=epsilon)).to(x.dtype)
             case _:
-                found = x / ((x * x).sum(-1, keepdim=True) / width).sqrt().clamp(min=epsilon)
+                found = (x / (_length(x) / math.sqrt(width)).clamp(min=epsilon)).to(x.dtype)
         if len(args) > 1:
             found = found * args[1]
         return found + args[2] if len(args) > 2 else found

@@ -74,7 +74,7 @@ def parameters_of(layer: Layer) -> dict[str, int | float]:
 
 
 def smaller_layer(layer: Layer, given: Mapping[str, str]) -> dict[str, str] | None:
-    """Parameters for a copy of the layer whose cores are cut by the lengths of the cases; None where they are already."""
+    """Parameters for a copy of the layer whose cores are cut by the cases' lengths; None where they are."""
     large = [
         each.name for each in layer.parameters if each.fixed and isinstance(each.value, int) and each.value > _LARGEST
     ]

@@ -78,7 +78,7 @@ class Printer:
                 level, sign = _SIGNS[node.op]
                 left, right = node.args
                 return f"{self._inside(left, level)} {sign} {self._inside(right, level + 1)}", level
-        return self._call(node), _ATOM
+        return self._call(node), _PRODUCT if node.op is Op.SCALE_NORM and len(node.args) > 1 else _ATOM
 
     def _size(self, dim: Dim) -> str:
         """A length as a number, which need not be whole: `sqrt(dim / heads)`."""
@@ -116,11 +116,12 @@ class Printer:
             case Op.RMS_NORM:
                 return self._norm("rms_norm", node)
             case Op.UNIT:
-                return f"functional.normalize({self.text(args[0])}, dim=-1, eps={node.numbers[0]!r})"
+                self.helpers.add("_unit")
+                return f"_unit({self.text(args[0])}, {node.numbers[0]!r})"
             case Op.SCALE_NORM:
                 self.helpers.add("_scale_norm")
-                gain = self.text(args[1]) if len(args) > 1 else "1"
-                return f"_scale_norm({self.text(args[0])}, {gain}, {node.numbers[0]!r})"
+                gain = f" * {self._inside(args[1], _PRODUCT + 1)}" if len(args) > 1 else ""
+                return f"_scale_norm({self.text(args[0])}, {node.numbers[0]!r}){gain}"
             case Op.SOFTMAX | Op.SUM | Op.MEAN | Op.LARGEST:
                 return self._along(node, x)
             case Op.CONCAT:

@@ -80,33 +80,39 @@ def _shifted(x, axis, by):
     kept = x.narrow(axis, 0, max(length - by, 0))
     return torch.cat((torch.zeros_like(x.narrow(axis, 0, min(by, length))), kept), axis)
 ''',
+    "_unit": '''
+def _unit(x, epsilon):
+    """x over its length, or over epsilon where that is more; lengths are taken in 32 bits or more."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide / wide.norm(dim=-1, keepdim=True).clamp(min=epsilon)).to(x.dtype)
+''',
     "_scale_norm": '''
-def _scale_norm(x, gain, epsilon):
+def _scale_norm(x, epsilon):
     """x over its length relative to that of a vector of ones."""
-    return x / (x.norm(dim=-1, keepdim=True) * x.shape[-1] ** -0.5).clamp(min=epsilon) * gain
+    return _unit(x, epsilon * x.shape[-1] ** 0.5) * x.shape[-1] ** 0.5
 ''',
     "_angles": '''
 def _angles(x, base, start):
-    """Cosines and sines of the tokens' positions, [n, width / 2], in the type of x."""
+    """Cosines and sines of the tokens' positions, [n, width / 2], in 32 bits or more."""
     wide = torch.promote_types(x.dtype, torch.float32)
     rates = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=wide) / x.shape[-1]
     positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=wide)
     angles = positions[:, None] * base**-rates
-    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    return angles.cos(), angles.sin()
 ''',
     "_rotated": '''
 def _rotated(x, base, start):
     """Features t and t + width / 2 turned by the token's position."""
     cos, sin = _angles(x, base, start)
-    a, b = x.chunk(2, -1)
-    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+    a, b = x.to(cos.dtype).chunk(2, -1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)
 ''',
     "_rotated_pairs": '''
 def _rotated_pairs(x, base, start):
     """Features 2t and 2t + 1 turned by the token's position."""
     cos, sin = _angles(x, base, start)
-    a, b = x[..., ::2], x[..., 1::2]
-    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+    a, b = x.to(cos.dtype).unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
 ''',
 }
 _CALLS = {
@@ -116,6 +122,7 @@ _CALLS = {
     "_softmax": ("_padding",),
     "_largest": ("_padding",),
     "_pool": ("_without_padding",),
+    "_scale_norm": ("_unit",),
     "_rotated": ("_angles",),
     "_rotated_pairs": ("_angles",),
 }

@@ -24,7 +24,14 @@ def length(dim: Dim, span: Span | None = None) -> Node:
 
 def describe(node: Node) -> str:
     """A value as the subject of a sentence."""
-    return f"`{node.name}`" if node.op is Op.NAME else "this"
+    return {Op.NAME: f"`{node.name}`", Op.SIZE: f"`{node.dims[0]}`" if node.dims else ""}.get(node.op, "this")
+
+
+def written(node: Node) -> Node:
+    """The value as it was written, without axes that were added to it."""
+    while node.op is Op.INSERT:
+        node = node.args[0]
+    return node
 
 
 def with_rank(node: Node, rank: int) -> Node:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.spec.data import Blocks, Data, Role, Size, axis_text
-from attncc.spec.layers.algebra import describe, drop, insert
+from attncc.spec.layers.algebra import describe, drop, insert, written
 from attncc.spec.layers.dims import Dim, blocks, constant
 from attncc.spec.layers.expressions import Expressions, Scope
 from attncc.spec.layers.findings import Fault, fail
@@ -119,8 +119,8 @@ class Cores:
         expected = f"expected `attend {node.name.text}({', '.join(each.name for each in inputs)})`"
         if len(given) > len(inputs):
             fail("E404", f"`{node.name.text}` takes {len(inputs)} values", given[len(inputs)].span, expected)
-        for datum, written in zip(inputs, given, strict=False):
-            values[datum.name] = self.expressions.value(written, scope)
+        for datum, argument in zip(inputs, given, strict=False):
+            values[datum.name] = self.expressions.value(argument, scope)
         known = {each.name for each in spec.data}
         for name, value in named.items():
             if name in values:
@@ -197,9 +197,9 @@ class Cores:
                 bound[axis] = _Bound(dim, value)
             elif expected is not None and expected != dim:
                 other = bound.get(axis) if isinstance(axis, Size) else None
-                labels = (Label(other.node.span, str(other.node.type)),) if other and other.node.span else ()
+                labels = (Label(other.node.span, str(written(other.node).type)),) if other and other.node.span else ()
                 message = f"the axis {axis_text(axis)} of `{datum.name}` is {dim}, not {expected}"
-                fail("E404", message, value.span, str(value.type), *labels, notes=(declared,))
+                fail("E404", message, value.span, str(written(value).type), *labels, notes=(declared,))
 
     def _length(self, axis: Size | Blocks | int, bound: Mapping[Size, _Bound]) -> Dim | None:
         match axis:

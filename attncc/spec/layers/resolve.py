@@ -143,7 +143,7 @@ class _LayerResolver:
                 case tree.Require(conditions=demands):
                     for demand in demands:
                         conditions += self._try(partial(self.expressions.condition, demand, self.scope))
-                case tree.Field():
+                case tree.Field(name=name) if name.text not in ("pattern", "similarity"):
                     values += self._value(statement, values)
                 case _:
                     label = Label(statement.span, "expected `input`, `param`, `require` or `name = …`")

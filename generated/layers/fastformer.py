@@ -1,0 +1,141 @@
+# fastformer: made by attncc 0.1.0 from fastformer.attn (sha256 effed6feb3c6a1f1). Do not edit.
+# Rebuild: attncc build fastformer.attn
+#
+#     # Additive attention: a global query and a global key in place of pairs; the value is the query (arXiv 2108.09084, 3.2).
+#     layer fastformer(dim, h = 8) {
+#       input x[n, dim]
+#       param Wq[dim, dim], bq[dim], Wk[dim, dim], bk[dim], Wt[dim, dim], bt[dim]
+#       param Wa[dim, h], ba[h], Wb[dim, h], bb[h]
+#       q = x @ Wq + bq
+#       k = x @ Wk + bk
+#       a = softmax((q @ Wa + ba) / sqrt(dim / h), over = n)
+#       p = k * merge(sum(heads(a, h) * heads(q, h), over = n))
+#       b = softmax((p @ Wb + bb) / sqrt(dim / h), over = n)
+#       u = q * merge(sum(heads(b, h) * heads(p, h), over = n))
+#       out = u @ Wt + bt + q
+#     }
+#
+# No step: it calls no core.
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"fastformer: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _padding(x, axis, lengths):
+    """Which entries along an axis are padding, with axes of length 1 elsewhere."""
+    places = torch.arange(x.shape[axis], device=x.device)
+    shape = [1] * x.dim()
+    shape[0], shape[axis] = len(lengths), x.shape[axis]
+    return (places >= lengths[:, None]).view(shape)
+
+
+def _without_padding(x, axis, lengths):
+    """0 in place of padding; of the sequences' lengths None stands for no padding at all."""
+    if lengths is None:
+        return x
+    if x.shape[0] != len(lengths):
+        x = x.expand(len(lengths), *x.shape)
+    return x.masked_fill(_padding(x, axis, lengths), 0)
+
+
+def _softmax(x, axis, lengths):
+    """Softmax along an axis in which padding takes no part and gets 0."""
+    if lengths is None:
+        return x.softmax(axis)
+    padding = _padding(x, axis, lengths)
+    return x.masked_fill(padding, torch.finfo(x.dtype).min).softmax(axis).masked_fill(padding, 0)
+
+
+def _sum(x, axis, lengths):
+    """The sum along an axis, padding left out."""
+    return _without_padding(x, axis, lengths).sum(axis)
+
+
+class Fastformer(nn.Module):
+    """Additive attention: a global query and a global key in place of pairs; the value is the
+    query (arXiv 2108.09084, 3.2).
+
+    Args:
+        dim: a whole number.
+        h: 8 by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
+        super().__init__()
+        _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
+        self.dim = dim
+        self.h = h
+        self.form = form
+        self.Wq = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bq = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wk = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bk = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wt = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bt = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wa = nn.Parameter(torch.empty(dim, h, device=device, dtype=dtype))
+        self.ba = nn.Parameter(torch.empty(h, device=device, dtype=dtype))
+        self.Wb = nn.Parameter(torch.empty(dim, h, device=device, dtype=dtype))
+        self.bb = nn.Parameter(torch.empty(h, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        for tensor in (self.Wq, self.Wk, self.Wt, self.Wa, self.Wb):
+            _uniform(tensor, tensor.shape[-2] ** -0.5)
+        for tensor in (self.bq, self.bk, self.bt, self.ba, self.bb):
+            nn.init.zeros_(tensor)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None):
+        """The layer's output, [batch, n, dim].
+
+        Args:
+            x: [batch, n, dim].
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        q = x @ self.Wq + self.bq
+        k = x @ self.Wk + self.bk
+        a = _softmax((q @ self.Wa + self.ba) / math.sqrt(self.dim / self.h), -2, lengths)
+        p = k * _sum(
+            a.unflatten(-1, (self.h, -1)).transpose(-3, -2)
+            * q.unflatten(-1, (self.h, -1)).transpose(-3, -2),
+            -2,
+            lengths,
+        ).flatten(-2).unsqueeze(-2)
+        b = _softmax((p @ self.Wb + self.bb) / math.sqrt(self.dim / self.h), -2, lengths)
+        u = q * _sum(
+            b.unflatten(-1, (self.h, -1)).transpose(-3, -2)
+            * p.unflatten(-1, (self.h, -1)).transpose(-3, -2),
+            -2,
+            lengths,
+        ).flatten(-2).unsqueeze(-2)
+        return u @ self.Wt + self.bt + q
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, h={self.h}"

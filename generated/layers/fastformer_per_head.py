@@ -1,0 +1,129 @@
+# fastformer_per_head: made by attncc 0.1.0 from fastformer_per_head.attn (sha256 a7dc7721aecdabf6). Do not edit.
+# Rebuild: attncc build fastformer_per_head.attn
+#
+#     # Additive attention with one logit vector for all heads, a value of its own, and raw keys pooled (arXiv 2108.09084).
+#     layer fastformer_per_head(dim, h = 8) {
+#       input x[n, dim]
+#       param Wqkv[dim, 3 * dim], a[dim // h, 1], c[dim // h, 1]
+#       param Wr[dim // h, dim // h], br[dim // h], Wo[dim, dim], bo[dim]
+#       qkv = x @ Wqkv
+#       q = heads(part(qkv, 0, 3), h)
+#       k = heads(part(qkv, 1, 3), h)
+#       v = heads(part(qkv, 2, 3), h)
+#       global_query = transposed(softmax(q @ a / sqrt(dim / h), over = n)) @ q
+#       global_key = transposed(softmax(k * global_query @ c / sqrt(dim / h), over = n)) @ k
+#       out = merge(v * global_key @ Wr + br + q) @ Wo + bo
+#     }
+#
+# No step: it calls no core.
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"fastformer_per_head: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _padding(x, axis, lengths):
+    """Which entries along an axis are padding, with axes of length 1 elsewhere."""
+    places = torch.arange(x.shape[axis], device=x.device)
+    shape = [1] * x.dim()
+    shape[0], shape[axis] = len(lengths), x.shape[axis]
+    return (places >= lengths[:, None]).view(shape)
+
+
+def _without_padding(x, axis, lengths):
+    """0 in place of padding; of the sequences' lengths None stands for no padding at all."""
+    if lengths is None:
+        return x
+    if x.shape[0] != len(lengths):
+        x = x.expand(len(lengths), *x.shape)
+    return x.masked_fill(_padding(x, axis, lengths), 0)
+
+
+def _softmax(x, axis, lengths):
+    """Softmax along an axis in which padding takes no part and gets 0."""
+    if lengths is None:
+        return x.softmax(axis)
+    padding = _padding(x, axis, lengths)
+    return x.masked_fill(padding, torch.finfo(x.dtype).min).softmax(axis).masked_fill(padding, 0)
+
+
+class FastformerPerHead(nn.Module):
+    """Additive attention with one logit vector for all heads, a value of its own, and raw keys
+    pooled (arXiv 2108.09084).
+
+    Args:
+        dim: a whole number.
+        h: 8 by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
+        super().__init__()
+        _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
+        self.dim = dim
+        self.h = h
+        self.form = form
+        self.Wqkv = nn.Parameter(torch.empty(dim, 3 * dim, device=device, dtype=dtype))
+        self.a = nn.Parameter(torch.empty(dim // h, 1, device=device, dtype=dtype))
+        self.c = nn.Parameter(torch.empty(dim // h, 1, device=device, dtype=dtype))
+        self.Wr = nn.Parameter(torch.empty(dim // h, dim // h, device=device, dtype=dtype))
+        self.br = nn.Parameter(torch.empty(dim // h, device=device, dtype=dtype))
+        self.Wo = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bo = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        for tensor in (self.Wqkv, self.a, self.c, self.Wr, self.Wo):
+            _uniform(tensor, tensor.shape[-2] ** -0.5)
+        for tensor in (self.br, self.bo):
+            nn.init.zeros_(tensor)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None):
+        """The layer's output, [batch, n, dim].
+
+        Args:
+            x: [batch, n, dim].
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        qkv = x @ self.Wqkv
+        q = qkv[..., : self.dim].unflatten(-1, (self.h, -1)).transpose(-3, -2)
+        k = qkv[..., self.dim : 2 * self.dim].unflatten(-1, (self.h, -1)).transpose(-3, -2)
+        v = qkv[..., 2 * self.dim :].unflatten(-1, (self.h, -1)).transpose(-3, -2)
+        global_query = _softmax(
+            q @ self.a / math.sqrt(self.dim / self.h), -2, lengths
+        ).mT @ _without_padding(q, -2, lengths)
+        global_key = _softmax(
+            (k * global_query) @ self.c / math.sqrt(self.dim / self.h), -2, lengths
+        ).mT @ _without_padding(k, -2, lengths)
+        return ((v * global_key) @ self.Wr + self.br + q).transpose(-3, -2).flatten(
+            -2
+        ) @ self.Wo + self.bo
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, h={self.h}"

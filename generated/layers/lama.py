@@ -1,0 +1,119 @@
+# lama: made by attncc 0.1.0 from lama.attn (sha256 5be309b732846e90). Do not edit.
+# Rebuild: attncc build lama.attn
+#
+#     # Low-rank attention pooling: each head weighs tokens by a bilinear score with their mean (arXiv 1912.00835, section 3).
+#     layer lama(dim, h = 8) {
+#       input x[n, dim]
+#       param P[dim, h], Q[dim, h]
+#       context = mean(x, over = n)
+#       scores = l2_norm(tanh(context @ P * (x @ Q)))
+#       out = transposed(softmax(scores, over = n)) @ x
+#     }
+#
+# No step: it calls no core.
+
+
+import torch
+from torch import Tensor, nn
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"lama: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _padding(x, axis, lengths):
+    """Which entries along an axis are padding, with axes of length 1 elsewhere."""
+    places = torch.arange(x.shape[axis], device=x.device)
+    shape = [1] * x.dim()
+    shape[0], shape[axis] = len(lengths), x.shape[axis]
+    return (places >= lengths[:, None]).view(shape)
+
+
+def _without_padding(x, axis, lengths):
+    """0 in place of padding; of the sequences' lengths None stands for no padding at all."""
+    if lengths is None:
+        return x
+    if x.shape[0] != len(lengths):
+        x = x.expand(len(lengths), *x.shape)
+    return x.masked_fill(_padding(x, axis, lengths), 0)
+
+
+def _softmax(x, axis, lengths):
+    """Softmax along an axis in which padding takes no part and gets 0."""
+    if lengths is None:
+        return x.softmax(axis)
+    padding = _padding(x, axis, lengths)
+    return x.masked_fill(padding, torch.finfo(x.dtype).min).softmax(axis).masked_fill(padding, 0)
+
+
+def _mean(x, axis, lengths):
+    """The mean along an axis over what is no padding; 0 where there is nothing."""
+    total = _without_padding(x, axis, lengths).sum(axis)
+    if lengths is None:
+        return total / max(x.shape[axis], 1)
+    return total / lengths.clamp(1, max(x.shape[axis], 1)).view(-1, *[1] * (total.dim() - 1))
+
+
+def _unit(x, epsilon):
+    """x over its length, or over epsilon where that is more; lengths are taken in 32 bits or more."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide / wide.norm(dim=-1, keepdim=True).clamp(min=epsilon)).to(x.dtype)
+
+
+class Lama(nn.Module):
+    """Low-rank attention pooling: each head weighs tokens by a bilinear score with their mean
+    (arXiv 1912.00835, section 3).
+
+    Args:
+        dim: a whole number.
+        h: 8 by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
+        super().__init__()
+        self.dim = dim
+        self.h = h
+        self.form = form
+        self.P = nn.Parameter(torch.empty(dim, h, device=device, dtype=dtype))
+        self.Q = nn.Parameter(torch.empty(dim, h, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        for tensor in (self.P, self.Q):
+            _uniform(tensor, tensor.shape[-2] ** -0.5)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None):
+        """The layer's output, [batch, h, dim].
+
+        Args:
+            x: [batch, n, dim].
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        context = _mean(x, -2, lengths)
+        scores = _unit(torch.tanh((context @ self.P).unsqueeze(-2) * (x @ self.Q)), 1e-12)
+        return _softmax(scores, -2, lengths).mT @ _without_padding(x, -2, lengths)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, h={self.h}"

@@ -1,0 +1,35 @@
+"""Layers written in tests → checked layers, plans and modules."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from attncc.check.load import load_module
+from attncc.check.report import Report
+from attncc.compiler import CompiledLayer, compile_any
+from attncc.diagnostics import Source
+from tests.modules import ROOT
+
+LAYERS = ROOT / "specs" / "layers"
+
+
+@cache
+def compiled(text: str, *given: tuple[str, str]) -> CompiledLayer:
+    """A layer of this text; files that it uses lie beside the others."""
+    found = compile_any(Source(str(LAYERS / "written.attn"), text), dict(given))
+    assert isinstance(found, CompiledLayer)
+    return found
+
+
+def checked(text: str, *, quick: bool = True) -> Report:
+    """What a check of its module finds."""
+    from attncc.check.layers.compare import check_layer
+
+    found = compiled(text)
+    return check_layer(load_module(found.text, found.spec.name), found.plan, ("torch",), quick)
+
+
+def layer_of(body: str, parameters: str = "dim", inputs: str = "x[n, dim]") -> str:
+    """A layer with one input, beside two attentions."""
+    cores = "attention full_core {}\nattention causal_core { pattern = causal }\n"
+    return f"{cores}layer written({parameters}) {{\ninput {inputs}\n{body}\n}}\n"

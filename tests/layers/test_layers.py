@@ -1,0 +1,53 @@
+"""The layers of specs/layers: right against dense execution, laid out, and modules as PyTorch wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncc.check.layers.compare import check_layer, made_of
+from attncc.check.layers.sizes import LayerCase, parameters_of, smaller_layer, tensors_of
+from attncc.check.load import load_module
+from attncc.compiler import CompiledLayer, compile_any, read_source
+from tests.layers.shared import LAYERS
+
+PATHS = sorted(LAYERS.glob("*.attn"))
+
+
+def _compiled(path: Path) -> CompiledLayer:
+    source = read_source(path)
+    found = compile_any(source)
+    assert isinstance(found, CompiledLayer)
+    smaller = smaller_layer(found.spec, {})
+    if smaller is not None:
+        found = compile_any(source, smaller)
+        assert isinstance(found, CompiledLayer)
+    return found
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_it_equals_dense_execution(path: Path) -> None:
+    compiled = _compiled(path)
+    module = load_module(compiled.text, compiled.spec.name)
+    report = check_layer(module, compiled.plan, ("torch",))
+    assert report.ok, "\n".join(report.failures)
+    assert compiled.spec.name == path.stem and compiled.spec.summary
+    assert max(map(len, compiled.text.splitlines())) <= 140  # texts of specs are as long as they are
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_it_can_be_compiled_and_exported(path: Path) -> None:
+    compiled = _compiled(path)
+    module = load_module(compiled.text, compiled.spec.name)
+    layer, parameters = compiled.spec, parameters_of(compiled.spec)
+    case = LayerCase("compiled", 2, tuple((name, 24) for name in layer.sequences), (), torch.float32)
+    inputs = [tensors_of(layer, case, parameters)[each.name].float() for each in layer.inputs]
+    made = made_of(module, layer, parameters)
+    lengths = torch.tensor([24, 13])
+    expected = made(*inputs, lengths=lengths)
+    found = torch.compile(made, fullgraph=True, backend="aot_eager")(*inputs, lengths=lengths)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    exported = torch.export.export(made, tuple(inputs), {"lengths": lengths})
+    torch.testing.assert_close(exported.module()(*inputs, lengths=lengths), expected, rtol=1e-4, atol=1e-4)

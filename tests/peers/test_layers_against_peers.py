@@ -1,0 +1,172 @@
+"""Generated layers as a whole against recorded runs: output, gradients of inputs and of all weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from attncc.compiler import CompiledLayer, compile_any, read_source
+from attncc.emit.layers.module import camel_case
+from tests.modules import load_module
+from tests.peers.common import HERE, SPECS, description
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LayerPeer:
+    """One recorded run: how its weights become the layer's parameters."""
+
+    name: str
+    spec: str
+    arguments: Mapping[str, int]
+    parameters: Callable[[Tensors], Mapping[str, Tensor]]
+    lengths: tuple[int, ...] | None = None
+    built_with: Mapping[str, str] = field(default_factory=dict)
+    finish: Callable[[Tensors, Tensor], Tensor] = lambda tensors, out: out
+
+
+def _linear(tensors: Tensors, peer: str, weight: str, bias: str | None = None) -> dict[str, Tensor]:
+    """W of x @ W, and b."""
+    found = {weight: tensors[f"w.{peer}.weight"].mT}
+    return found | ({bias: tensors[f"w.{peer}.bias"]} if bias else {})
+
+
+def _gated(tensors: Tensors) -> dict[str, Tensor]:
+    hidden, biases = tensors["w.to_hidden.0.weight"].mT, tensors["w.to_hidden.0.bias"]
+    values, gates = hidden.chunk(2, -1)
+    value_bias, gate_bias = biases.chunk(2)
+    output = "to_out.0" if "w.to_out.0.weight" in tensors else "to_out"
+    return {
+        "norm_gain": tensors["w.norm.weight"],
+        "norm_bias": tensors["w.norm.bias"],
+        "Wu": gates,
+        "bu": gate_bias,
+        "Wv": values,
+        "bv": value_bias,
+        **_linear(tensors, "to_qk.0", "Wz", "bz"),
+        **_linear(tensors, output, "Wo", "bo"),
+    }
+
+
+def _gau(tensors: Tensors) -> dict[str, Tensor]:
+    """Its bias is multiplied by sqrt(dim), the spec's by sqrt(s)."""
+    gamma, beta = tensors["w.offsetscale.gamma"], tensors["w.offsetscale.beta"]
+    dim, s = tensors["in.x"].shape[-1], gamma.shape[-1]
+    bias = tensors["w.rel_pos_bias.relative_attention_bias.weight"][:, 0] * (dim / s) ** 0.5
+    return {**_gated(tensors), "gq": gamma[0], "gk": gamma[1], "bq": beta[0], "bk": beta[1], "bias": bias}
+
+
+def _flash(tensors: Tensors) -> dict[str, Tensor]:
+    gamma, beta = tensors["w.qk_offset_scale.gamma"], tensors["w.qk_offset_scale.beta"]
+    bias = tensors["w.rel_pos_bias.relative_attention_bias.weight"].mT
+    return {**_gated(tensors), "gamma": gamma, "beta": beta, "bias": bias}
+
+
+def _linformer(tensors: Tensors) -> dict[str, Tensor]:
+    found = {
+        **_linear(tensors, "to_q", "Wq"),
+        **_linear(tensors, "to_k", "Wk"),
+        **_linear(tensors, "to_out", "Wo", "bo"),
+    }
+    found["E"] = tensors["w.proj_k"].mT
+    if "w.proj_v" in tensors:
+        found |= {**_linear(tensors, "to_v", "Wv"), "F": tensors["w.proj_v"].mT}
+    return found
+
+
+def _fastformer(tensors: Tensors) -> dict[str, Tensor]:
+    return {
+        **_linear(tensors, "query", "Wq", "bq"),
+        **_linear(tensors, "key", "Wk", "bk"),
+        **_linear(tensors, "query_att", "Wa", "ba"),
+        **_linear(tensors, "key_att", "Wb", "bb"),
+        **_linear(tensors, "transform", "Wt", "bt"),
+    }
+
+
+def _fastformer_per_head(tensors: Tensors) -> dict[str, Tensor]:
+    return {
+        **_linear(tensors, "to_qkv", "Wqkv"),
+        **_linear(tensors, "to_q_attn_logits", "a"),
+        **_linear(tensors, "to_k_attn_logits", "c"),
+        **_linear(tensors, "to_r", "Wr", "br"),
+        **_linear(tensors, "to_out", "Wo", "bo"),
+    }
+
+
+def _lama(tensors: Tensors) -> dict[str, Tensor]:
+    return {"P": tensors["w._attention._p"], "Q": tensors["w._attention._q"]}
+
+
+def _projected(tensors: Tensors, out: Tensor) -> Tensor:
+    weight, bias = tensors["w.projection_layer.weight"], tensors["w.projection_layer.bias"]
+    return nn.functional.linear(out.flatten(1), weight, bias)
+
+
+PEERS = (
+    LayerPeer("gau_quadratic", "gated_attention_unit", {"dim": 16, "s": 8}, _gau),
+    LayerPeer("gau_quadratic_causal", "gated_attention_unit_causal", {"dim": 16, "s": 8}, _gau),
+    LayerPeer("gau_laplace_padding", "gated_attention_unit_laplace", {"dim": 16, "s": 12, "width": 24}, _gau, (40, 31)),
+    LayerPeer("flash_causal", "flash_causal", {"dim": 16, "s": 8}, _flash, built_with={"chunk": "16"}),
+    LayerPeer("flash_causal_ragged", "flash_causal", {"dim": 16, "s": 8}, _flash, built_with={"chunk": "16"}),
+    LayerPeer("flash_noncausal", "flash", {"dim": 16, "s": 8}, _flash, built_with={"chunk": "16"}),
+    LayerPeer("flash_noncausal_padding", "flash", {"dim": 16, "s": 12}, _flash, (45, 37), {"chunk": "12"}),
+    LayerPeer("linformer", "linformer", {"dim": 32, "h": 4, "k": 16, "longest": 64}, _linformer),
+    LayerPeer("linformer_short_sharekv", "linformer_shared", {"dim": 24, "h": 2, "k": 12, "longest": 64}, _linformer),
+    LayerPeer("fastformer_official", "fastformer", {"dim": 32, "h": 4}, _fastformer),
+    LayerPeer("fastformer_official_padding", "fastformer", {"dim": 24, "h": 3}, _fastformer, (37, 32, 25)),
+    LayerPeer("fastformer_lucidrains", "fastformer_per_head", {"dim": 24, "h": 3}, _fastformer_per_head, (40, 33)),
+    LayerPeer("lama_pooling", "lama_without_tanh", {"dim": 16, "h": 4}, _lama, (40, 33)),
+    LayerPeer("lama_pooling_tanh", "lama", {"dim": 16, "h": 4}, _lama, finish=_projected),
+)
+
+
+@cache
+def _compiled(spec: str, built_with: tuple[tuple[str, str], ...]) -> CompiledLayer:
+    compiled = compile_any(read_source(SPECS / "layers" / f"{spec}.attn"), dict(built_with))
+    assert isinstance(compiled, CompiledLayer)
+    return compiled
+
+
+def _module(peer: LayerPeer, folder: Path) -> nn.Module:
+    compiled = _compiled(peer.spec, tuple(peer.built_with.items()))
+    path = folder / f"layer_{peer.name}.py"
+    path.write_text(compiled.text, encoding="utf-8")
+    made: nn.Module = getattr(load_module(path), camel_case(peer.spec))(**peer.arguments)
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_layers(peer: LayerPeer, dtype: torch.dtype, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    recorded = load_file(HERE / peer.name / "tensors.safetensors")
+    module = _module(peer, tmp_path).to(dtype)
+    leaves = {
+        name: value.to(dtype).requires_grad_(f"grad.{name}" in recorded)
+        for name, value in recorded.items()
+        if name.startswith(("in.", "w.")) and value.is_floating_point()
+    }
+    lengths = None if peer.lengths is None else torch.tensor(peer.lengths)
+    parameters = dict(peer.parameters(leaves))
+    assert parameters.keys() == dict(module.named_parameters()).keys()
+    out = peer.finish(leaves, functional_call(module, parameters, (leaves["in.x"],), {"lengths": lengths}))
+    pairs = {"out": (out.detach(), recorded["out"])}
+    wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
+    if wanted:
+        found = torch.autograd.grad(out, [leaves[name] for name in wanted], recorded["grad_out"].to(dtype))
+        pairs |= {f"grad.{name}": (each, recorded[f"grad.{name}"]) for name, each in zip(wanted, found, strict=True)}
+    tolerance = description(peer.name)["tolerance"]
+    limits = tolerance.get(str(dtype).removeprefix("torch."), tolerance["float32"])
+    for name, (mine, its) in pairs.items():
+        error, limit = float((mine - its).abs().max()), limits["atol"] + limits["rtol"] * float(its.abs().max())
+        assert error <= limit, f"{name} in {dtype} is off by {error:.1e}, allowed are {limit:.1e}"
