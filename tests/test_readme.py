@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from attncc import AttnError, Source, compile_source
+from attncc import AttnError, Source, compile_any, compile_source
 from attncc.cli.main import cli
 from attncc.spec.expr import And, Name, Not, Or, Select
 from attncc.spec.fields import READABLE, FieldName
 from attncc.spec.functions import FUNCTIONS, KEY_FUNCTIONS
+from attncc.spec.layers.operators import OPERATORS
 from attncc.spec.resolve import load
 from attncc.spec.words import prelude
 from attncc.syntax import tree
@@ -82,7 +83,7 @@ def test_a_command_in_the_text_runs(command: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", SPECS)
 def test_a_spec_compiles(text: str) -> None:
-    compiled = compile_source(Source("readme.attn", text))
+    compiled = compile_any(Source(str(ROOT / "specs/readme.attn"), text))
     compile(compiled.text, "readme.py", "exec")
 
 
@@ -143,6 +144,10 @@ def test_the_table_of_functions_is_complete() -> None:
         assert derivative == f"`{FUNCTIONS[name].derivative}`"
         arity = FUNCTIONS[name].arity
         assert ("…" in call) if arity is None else (call.count(",") == arity - 1)
+
+
+def test_the_table_of_operators_of_layers_is_complete() -> None:
+    assert rows("operator of layers") == {f"`{each.signature}`": [each.meaning] for each in OPERATORS.values()}
 
 
 def test_the_table_of_functions_of_keys_is_complete() -> None:

@@ -22,20 +22,22 @@ _RESERVED = tuple(each.lower() for each in sorted(KEYWORDS))
 @click.command("new")
 @click.argument("name")
 @click.option("-o", "--output", default=".", metavar="DIR|-", help="A folder, or - for stdout.  [.]")
+@click.option("--layer", "is_layer", is_flag=True, help="Write a layer: a whole module around an attention.")
 @command(
     "Write NAME.attn, a spec to begin with, in which every field is explained.",
     "attncc new mine",
     "attncc new mine -o specs",
+    "attncc new mine --layer",
     "attncc new mine -o -",
 )
-def new(screen: Screen, name: str, output: str) -> int:
+def new(screen: Screen, name: str, output: str, is_layer: bool) -> int:
     """The command's body; its help is made above."""
     if output == "-" and screen.is_json:
         raise click.UsageError("`-o -` prints a spec on stdout: it does not go with --json")
     if output.endswith(".attn"):
         raise click.UsageError(f"`-o {output}` is no folder: the file is called {name}.attn")
     _check(name)
-    text = _template(name)
+    text = _template(name, "template_layer.attn" if is_layer else "template.attn")
     if output == "-":
         click.echo(text, nl=False)
         return OK
@@ -56,9 +58,9 @@ def new(screen: Screen, name: str, output: str) -> int:
     return OK
 
 
-def _template(name: str) -> str:
-    text = Path(__file__).with_name("template.attn").read_text(encoding="utf-8")
-    return re.sub(rf"\b{_PLACEHOLDER}\b", name, text)
+def _template(name: str, file: str) -> str:
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return re.sub(rf"\b{_PLACEHOLDER}(?=\b|_)", name, text)
 
 
 def _check(name: str) -> None:

@@ -20,7 +20,7 @@ def with_used(file: tree.File, *, attentions: bool = False) -> tuple[list[tree.D
     """The definitions of a file after the words of all files that it uses, directly or not; each file counts once.
 
     Args:
-        attentions: whether to take the attentions of used files as well.
+        attentions: whether to take the attentions and layers of used files as well.
 
     Returns:
         Definitions and findings: a file that is not there, uses itself, or has mistakes of its own.
@@ -33,7 +33,7 @@ def with_used(file: tree.File, *, attentions: bool = False) -> tuple[list[tree.D
 class _Reader:
     def __init__(self, attentions: bool) -> None:
         self.errors: list[Diagnostic] = []
-        self._beside = () if attentions else (tree.Attention,)  # what is left where it is
+        self._beside = () if attentions else (tree.Attention, tree.Layer)  # what is left where it is
         self._done: set[Path] = set()
 
     def read(self, file: tree.File, chain: tuple[Path, ...]) -> Iterator[tree.Definition]:
@@ -42,9 +42,7 @@ class _Reader:
             if isinstance(definition, tree.Use):
                 yield from self._used(definition, file.source, (*chain, here))
         for definition in file.definitions:
-            if not isinstance(definition, tree.Use) and (
-                not chain or not isinstance(definition, (tree.Layer, *self._beside))
-            ):
+            if not isinstance(definition, tree.Use) and not (chain and isinstance(definition, self._beside)):
                 yield definition
 
     def _used(self, use: tree.Use, source: Source, chain: tuple[Path, ...]) -> Iterator[tree.Definition]:

@@ -42,6 +42,11 @@ def _uniform(tensor, most):
     nn.init.uniform_(tensor, -most, most)
 
 
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
 def _padding(x, axis, lengths):
     """Which entries along an axis are padding, with axes of length 1 elsewhere."""
     places = torch.arange(x.shape[axis], device=x.device)
@@ -122,19 +127,9 @@ class Fastformer(nn.Module):
         q = x @ self.Wq + self.bq
         k = x @ self.Wk + self.bk
         a = _softmax((q @ self.Wa + self.ba) / math.sqrt(self.dim / self.h), -2, lengths)
-        p = k * _sum(
-            a.unflatten(-1, (self.h, -1)).transpose(-3, -2)
-            * q.unflatten(-1, (self.h, -1)).transpose(-3, -2),
-            -2,
-            lengths,
-        ).flatten(-2).unsqueeze(-2)
+        p = k * _sum(_heads(a, self.h) * _heads(q, self.h), -2, lengths).flatten(-2).unsqueeze(-2)
         b = _softmax((p @ self.Wb + self.bb) / math.sqrt(self.dim / self.h), -2, lengths)
-        u = q * _sum(
-            b.unflatten(-1, (self.h, -1)).transpose(-3, -2)
-            * p.unflatten(-1, (self.h, -1)).transpose(-3, -2),
-            -2,
-            lengths,
-        ).flatten(-2).unsqueeze(-2)
+        u = q * _sum(_heads(b, self.h) * _heads(p, self.h), -2, lengths).flatten(-2).unsqueeze(-2)
         return u @ self.Wt + self.bt + q
 
     def extra_repr(self) -> str:

@@ -42,6 +42,16 @@ def _uniform(tensor, most):
     nn.init.uniform_(tensor, -most, most)
 
 
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
 def _padding(x, axis, lengths):
     """Which entries along an axis are padding, with axes of length 1 elsewhere."""
     places = torch.arange(x.shape[axis], device=x.device)
@@ -112,18 +122,16 @@ class FastformerPerHead(nn.Module):
             x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
         )
         qkv = x @ self.Wqkv
-        q = qkv[..., : self.dim].unflatten(-1, (self.h, -1)).transpose(-3, -2)
-        k = qkv[..., self.dim : 2 * self.dim].unflatten(-1, (self.h, -1)).transpose(-3, -2)
-        v = qkv[..., 2 * self.dim :].unflatten(-1, (self.h, -1)).transpose(-3, -2)
+        q = _heads(qkv[..., : self.dim], self.h)
+        k = _heads(qkv[..., self.dim : 2 * self.dim], self.h)
+        v = _heads(qkv[..., 2 * self.dim :], self.h)
         global_query = _softmax(
             q @ self.a / math.sqrt(self.dim / self.h), -2, lengths
         ).mT @ _without_padding(q, -2, lengths)
         global_key = _softmax(
             (k * global_query) @ self.c / math.sqrt(self.dim / self.h), -2, lengths
         ).mT @ _without_padding(k, -2, lengths)
-        return ((v * global_key) @ self.Wr + self.br + q).transpose(-3, -2).flatten(
-            -2
-        ) @ self.Wo + self.bo
+        return _merged((v * global_key) @ self.Wr + self.br + q) @ self.Wo + self.bo
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, h={self.h}"

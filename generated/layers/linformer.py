@@ -1345,6 +1345,16 @@ def _uniform(tensor, most):
     nn.init.uniform_(tensor, -most, most)
 
 
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
 def _padding(x, axis, lengths):
     """Which entries along an axis are padding, with axes of length 1 elsewhere."""
     places = torch.arange(x.shape[axis], device=x.device)
@@ -1421,23 +1431,9 @@ class Linformer(nn.Module):
         full = functools.partial(_full, form=self.form)
         n = x.shape[1]
         _demand(n <= self.longest, "the length", n, f"at most {self.longest}")
-        keys = (
-            (self.E[..., :n] @ _without_padding(x, -2, lengths) @ self.Wk)
-            .unflatten(-1, (self.h, -1))
-            .transpose(-3, -2)
-        )
-        values = (
-            (self.F[..., :n] @ _without_padding(x, -2, lengths) @ self.Wv)
-            .unflatten(-1, (self.h, -1))
-            .transpose(-3, -2)
-        )
-        return (
-            full((x @ self.Wq).unflatten(-1, (self.h, -1)).transpose(-3, -2), keys, values)
-            .transpose(-3, -2)
-            .flatten(-2)
-            @ self.Wo
-            + self.bo
-        )
+        keys = _heads(self.E[..., :n] @ _without_padding(x, -2, lengths) @ self.Wk, self.h)
+        values = _heads(self.F[..., :n] @ _without_padding(x, -2, lengths) @ self.Wv, self.h)
+        return _merged(full(_heads(x @ self.Wq, self.h), keys, values)) @ self.Wo + self.bo
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, h={self.h}, k={self.k}, longest={self.longest}"

@@ -1338,6 +1338,16 @@ def _uniform(tensor, most):
     nn.init.uniform_(tensor, -most, most)
 
 
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
 def _padding(x, axis, lengths):
     """Which entries along an axis are padding, with axes of length 1 elsewhere."""
     places = torch.arange(x.shape[axis], device=x.device)
@@ -1414,13 +1424,7 @@ class LinformerShared(nn.Module):
         _demand(n <= self.longest, "the length", n, f"at most {self.longest}")
         keys = self.E[..., :n] @ _without_padding(x @ self.Wk, -2, lengths)
         return (
-            full(
-                (x @ self.Wq).unflatten(-1, (self.h, -1)).transpose(-3, -2),
-                keys.unsqueeze(-3),
-                keys.unsqueeze(-3),
-            )
-            .transpose(-3, -2)
-            .flatten(-2)
+            _merged(full(_heads(x @ self.Wq, self.h), keys.unsqueeze(-3), keys.unsqueeze(-3)))
             @ self.Wo
             + self.bo
         )

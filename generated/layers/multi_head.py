@@ -1342,6 +1342,16 @@ def _uniform(tensor, most):
     nn.init.uniform_(tensor, -most, most)
 
 
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
 class MultiHead(nn.Module):
     """Multi-head attention; fewer key heads make it grouped-query (arXiv 2305.13245) or, with one,
     multi-query attention.
@@ -1400,10 +1410,10 @@ class MultiHead(nn.Module):
             x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
         )
         full = functools.partial(_full, kv_lengths=lengths, form=self.form)
-        q = (x @ self.Wq + self.bq).unflatten(-1, (self.h, -1)).transpose(-3, -2)
-        k = (x @ self.Wk + self.bk).unflatten(-1, (self.kv, -1)).transpose(-3, -2)
-        v = (x @ self.Wv + self.bv).unflatten(-1, (self.kv, -1)).transpose(-3, -2)
-        return full(q, k, v).transpose(-3, -2).flatten(-2) @ self.Wo + self.bo
+        q = _heads(x @ self.Wq + self.bq, self.h)
+        k = _heads(x @ self.Wk + self.bk, self.kv)
+        v = _heads(x @ self.Wv + self.bv, self.kv)
+        return _merged(full(q, k, v)) @ self.Wo + self.bo
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, h={self.h}, kv={self.kv}"

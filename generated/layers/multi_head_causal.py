@@ -1524,6 +1524,16 @@ def _uniform(tensor, most):
     nn.init.uniform_(tensor, -most, most)
 
 
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
 @dataclasses.dataclass
 class Cache:
     """What later tokens may ask for: how many there were, and a cache of each core."""
@@ -1601,10 +1611,10 @@ class MultiHeadCausal(nn.Module):
 
     def _values(self, x, lengths, causal):
         """The values of the spec in their order."""
-        q = (x @ self.Wq + self.bq).unflatten(-1, (self.h, -1)).transpose(-3, -2)
-        k = (x @ self.Wk + self.bk).unflatten(-1, (self.kv, -1)).transpose(-3, -2)
-        v = (x @ self.Wv + self.bv).unflatten(-1, (self.kv, -1)).transpose(-3, -2)
-        return causal(q, k, v).transpose(-3, -2).flatten(-2) @ self.Wo + self.bo
+        q = _heads(x @ self.Wq + self.bq, self.h)
+        k = _heads(x @ self.Wk + self.bk, self.kv)
+        v = _heads(x @ self.Wv + self.bv, self.kv)
+        return _merged(causal(q, k, v)) @ self.Wo + self.bo
 
     @torch.no_grad()
     def step(self, x: Tensor, cache: Cache | None = None):

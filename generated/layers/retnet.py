@@ -3175,6 +3175,16 @@ def _uniform(tensor, most):
     nn.init.uniform_(tensor, -most, most)
 
 
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
 def _angles(x, base, start):
     """Cosines and sines of the tokens' positions, [n, width / 2], in 32 bits or more."""
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -3197,14 +3207,12 @@ class Cache:
 
     position: int = 0
     retention: _RetentionCache = dataclasses.field(default_factory=_RetentionCache)
-    retention_2: _RetentionCache = dataclasses.field(default_factory=_RetentionCache)
 
     def to(self, device):
         """The same on another device."""
         return Cache(
             self.position,
             self.retention.to(device),
-            self.retention_2.to(device),
         )
 
 
@@ -3251,23 +3259,16 @@ class Retnet(nn.Module):
             x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
         )
         retention = functools.partial(_retention, kv_lengths=lengths, form=self.form)
-        retention_2 = functools.partial(_retention, kv_lengths=lengths, form=self.form)
-        return self._values(x, lengths, 0, retention, retention_2)
+        return self._values(x, lengths, 0, retention)
 
-    def _values(self, x, lengths, start, retention, retention_2):
+    def _values(self, x, lengths, start, retention):
         """The values of the spec in their order."""
-        q = _rotated_pairs(
-            (x @ self.Wq).unflatten(-1, (self.h, -1)).transpose(-3, -2), 10000.0, start
-        )
-        k = _rotated_pairs(
-            (x @ self.Wk).unflatten(-1, (self.h, -1)).transpose(-3, -2), 10000.0, start
-        )
+        q = _rotated_pairs(_heads(x @ self.Wq, self.h), 10000.0, start)
+        k = _rotated_pairs(_heads(x @ self.Wk, self.h), 10000.0, start)
         y = functional.rms_norm(
-            retention_2(q, k, (x @ self.Wv).unflatten(-1, (self.h, -1)).transpose(-3, -2)),
-            (2 * self.dim // self.h,),
-            eps=1e-06,
+            retention(q, k, _heads(x @ self.Wv, self.h)), (2 * self.dim // self.h,), eps=1e-06
         )
-        return (functional.silu(x @ self.Wg) * y.transpose(-3, -2).flatten(-2)) @ self.Wo
+        return (functional.silu(x @ self.Wg) * _merged(y)) @ self.Wo
 
     @torch.no_grad()
     def step(self, x: Tensor, cache: Cache | None = None):
@@ -3285,10 +3286,7 @@ class Retnet(nn.Module):
         def retention(*values, **options):
             return _retention_step(*values, cache.retention, **options)[0]
 
-        def retention_2(*values, **options):
-            return _retention_step(*values, cache.retention_2, **options)[0]
-
-        out = self._values(x, None, cache.position, retention, retention_2)
+        out = self._values(x, None, cache.position, retention)
         cache.position += x.shape[1]
         return out, cache
 
@@ -3301,11 +3299,7 @@ class Retnet(nn.Module):
             out, cache.retention = _retention_prefill(*values, form=self.form, **options)
             return out
 
-        def retention_2(*values, **options):
-            out, cache.retention_2 = _retention_prefill(*values, form=self.form, **options)
-            return out
-
-        return self._values(x, None, 0, retention, retention_2), cache
+        return self._values(x, None, 0, retention), cache
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, h={self.h}"

@@ -120,3 +120,15 @@ def test_help_is_one_line_and_examples() -> None:
     usage, _, summary, _, examples, first, *_ = run("new", "--help").stdout.splitlines()
     assert usage.startswith("Usage:") and summary.endswith(".")
     assert examples.strip() == "EXAMPLES" and first.strip().startswith("attncc new")
+
+
+def test_a_layer_compiles_as_it_is_and_passes_the_checks(tmp_path: Path) -> None:
+    result = run("new", "mine", "--layer", "-o", tmp_path)
+    path = tmp_path / "mine.attn"
+    assert result.exit_code == 0 and result.stderr == f"wrote: {path}\n"
+    assert run("fmt", "--check", path).exit_code == 0
+    assert run("build", path, "-o", tmp_path / "built").exit_code == 0
+    assert "class Mine(nn.Module):" in (tmp_path / "built/mine.py").read_text(encoding="utf-8")
+    assert run("check", path, "--quick").exit_code == 0
+    assert "mine_core" in run("explain", path).stdout
+    assert "dim, h = 8, w = 64" in run("list", tmp_path).stdout.replace("  ", " ")

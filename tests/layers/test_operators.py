@@ -138,3 +138,60 @@ def test_a_mistake_in_a_core_is_told_with_its_place() -> None:
     with pytest.raises(AttnError, match=r"E201.*windw") as caught:
         compiled("attention a { pattern = windw(3) }\nlayer b(dim) { input x[n, dim]; out = attend a(x, x, x) }")
     assert caught.value.diagnostics[0].labels[0].span.line == 1
+
+
+FEED_FORWARD = """layer feed_forward(dim, hidden = 4 * dim) {
+input x[n, dim]
+param W[dim, hidden], gain[hidden], V[hidden, dim]
+out = layer_norm(relu(x @ W), gain) @ V
+}
+"""
+
+
+def test_layers_call_layers() -> None:
+    text = FEED_FORWARD + layer_of(
+        "y = attend causal_core(x, x, x); z = feed_forward(y, hidden = 2 * dim); out = feed_forward(z) + x"
+    )
+    found = compiled(text)
+    assert [(each.name, str(each.type)) for each in found.spec.learned] == [
+        ("feed_forward_W", "[dim, 2 * dim]"),
+        ("feed_forward_gain", "[2 * dim]"),
+        ("feed_forward_V", "[2 * dim, dim]"),
+        ("feed_forward_2_W", "[dim, 4 * dim]"),
+        ("feed_forward_2_gain", "[4 * dim]"),
+        ("feed_forward_2_V", "[4 * dim, dim]"),
+    ]
+    assert found.spec.name == "written" and found.plan.decoding == ""
+    assert "feed_forward_2_x" not in found.text
+    assert checked(text).ok
+
+
+def test_a_called_layer_has_cores_of_its_own_size() -> None:
+    body = "input x[n, dim]; y = heads(x, h); out = merge(attend near(y, y, y, w = w))"
+    inner = f"layer near_heads(dim, w, h = 2) {{ {body} }}\n"
+    text = "attention near(w = 4) { pattern = window(w) }\n" + inner
+    text += "layer written(dim, w = 3) { input x[n, dim]; out = near_heads(near_heads(x, w = w), w = 2 * w) }"
+    found = compiled(text)
+    assert [each.spec.parameters[0].value for each in found.spec.cores] == [3, 6]
+    assert checked(text).ok
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("out = feed_forward(x, wide = 3)", "E404"),
+        ("out = feed_forward()", "E404"),
+        ("out = feed_forward(x, x)", "E404"),
+        ("out = feed_forward(x, dim = 3)", "E404"),
+        ("out = feed_forward(heads(x, 2))", "E404"),
+    ],
+)
+def test_calls_of_layers_that_do_not_fit(body: str, code: str) -> None:
+    with pytest.raises(AttnError) as caught:
+        compiled(FEED_FORWARD + layer_of(body))
+    assert {each.code for each in caught.value.diagnostics} == {code}, caught.value
+
+
+def test_a_layer_does_not_call_itself() -> None:
+    with pytest.raises(AttnError, match="E213"):
+        compiled("layer a(dim) { input x[n, dim]; out = a(x) }")

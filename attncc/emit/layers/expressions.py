@@ -88,29 +88,32 @@ class Printer:
     def _matmul(self, node: Node) -> str:
         left, right = node.args
         inner = left.type.axes[-1]
-        a = self._inside(left, _PRODUCT if left.op is Op.MATMUL else _PRODUCT + 1)  # `(u * v) @ w` is easier to read
-        b = self._inside(right, _PRODUCT + 1)
-        if sequence_of(inner) is not None:
-            self.helpers.add("_without_padding")
+        a_level = _PRODUCT if left.op is Op.MATMUL else _PRODUCT + 1  # `(u * v) @ w` is easier to read
+        if sequence_of(inner) is None:
+            return f"{self._inside(left, a_level)} @ {self._inside(right, _PRODUCT + 1)}"
+        self.helpers.add("_without_padding")
+        if right.type.batched:
             axis = -2 if len(right.type.axes) > 1 else -1
-            if right.type.batched:
-                b = f"_without_padding({self.text(right)}, {axis}, {self.lengths_of(inner)})"
-                return f"{a} @ {b}"
-            return f"_without_padding({self.text(left)}, -1, {self.lengths_of(inner)}) @ {b}"
-        return f"{a} @ {b}"
+            kept = f"_without_padding({self.text(right)}, {axis}, {self.lengths_of(inner)})"
+            return f"{self._inside(left, a_level)} @ {kept}"
+        kept = f"_without_padding({self.text(left)}, -1, {self.lengths_of(inner)})"
+        return f"{kept} @ {self._inside(right, _PRODUCT + 1)}"
 
     def _call(self, node: Node) -> str:
         args = node.args
-        x = self._inside(args[0], _ATOM) if args else ""
+
+        def x() -> str:  # once: each time that a call of a core is printed is a place of its own
+            return self._inside(args[0], _ATOM)
+
         match node.op:
             case Op.FUNCTION:
                 return self._function(node)
             case Op.TRANSPOSE:
-                return f"{x}.mT"
+                return f"{x()}.mT"
             case Op.INSERT:
-                return f"{x}.unsqueeze({node.axis})"
+                return f"{x()}.unsqueeze({node.axis})"
             case Op.DROP:
-                return f"{x}.squeeze({node.axis})"
+                return f"{x()}.squeeze({node.axis})"
             case Op.LAYER_NORM:
                 return self._norm("layer_norm", node)
             case Op.RMS_NORM:
@@ -123,23 +126,29 @@ class Printer:
                 gain = f" * {self._inside(args[1], _PRODUCT + 1)}" if len(args) > 1 else ""
                 return f"_scale_norm({self.text(args[0])}, {node.numbers[0]!r}){gain}"
             case Op.SOFTMAX | Op.SUM | Op.MEAN | Op.LARGEST:
-                return self._along(node, x)
+                return self._along(node)
             case Op.CONCAT:
                 return f"torch.cat(({', '.join(map(self.text, args))}), {node.axis})"
             case Op.SPLIT_HEADS:
-                return f"{x}.unflatten(-1, ({self.dim(node.dims[0])}, -1)).transpose(-3, -2)"
+                self.helpers.add("_heads")
+                return f"_heads({self.text(args[0])}, {self.dim(node.dims[0])})"
             case Op.MERGE_HEADS:
-                return f"{x}.transpose(-3, -2).flatten(-2)" if len(args[0].type.axes) == 3 else f"{x}.flatten(-2)"
+                if len(args[0].type.axes) == 2:
+                    return f"{x()}.flatten(-2)"
+                self.helpers.add("_merged")
+                return f"_merged({self.text(args[0])})"
             case Op.SLICE:
-                return self._slice(node, x)
+                return self._slice(node)
             case Op.PICK:
-                return f"{x}[:, {self.dim(node.dims[0])}]" if node.type.batched else f"{x}[{self.dim(node.dims[0])}]"
+                return (
+                    f"{x()}[:, {self.dim(node.dims[0])}]" if node.type.batched else f"{x()}[{self.dim(node.dims[0])}]"
+                )
             case Op.POOL:
                 self.helpers |= {"_pool", "_without_padding"}
                 dim = args[0].type.axes[node.axis]
                 return f"_pool({self.text(args[0])}, {node.axis}, {self.dim(node.dims[0])}, {self.lengths_of(dim)})"
             case Op.REPEAT:
-                return f"{x}.repeat_interleave({self.dim(node.dims[0])}, {node.axis})"
+                return f"{x()}.repeat_interleave({self.dim(node.dims[0])}, {node.axis})"
             case Op.SHIFT:
                 self.helpers.add("_shifted")
                 return f"_shifted({self.text(args[0])}, {node.axis}, {self.dim(node.dims[0])})"
@@ -157,24 +166,24 @@ class Printer:
         shape = f"({self.dim(node.args[0].type.axes[-1])},)"
         return f"functional.{name}({', '.join([x, shape, *more])}, eps={node.numbers[0]!r})"
 
-    def _along(self, node: Node, x: str) -> str:
+    def _along(self, node: Node) -> str:
         """A reduction, or softmax, over an axis."""
         dim = node.args[0].type.axes[node.axis]
         plain = {Op.SOFTMAX: "softmax", Op.SUM: "sum", Op.MEAN: "mean", Op.LARGEST: "amax"}[node.op]
         if sequence_of(dim) is None:
-            return f"{x}.{plain}({node.axis})"
+            return f"{self._inside(node.args[0], _ATOM)}.{plain}({node.axis})"
         name = {Op.SOFTMAX: "_softmax", Op.SUM: "_sum", Op.MEAN: "_mean", Op.LARGEST: "_largest"}[node.op]
         self.helpers |= {name, "_without_padding"} if node.op in (Op.SUM, Op.MEAN) else {name, "_padding"}
         return f"{name}({self.text(node.args[0])}, {node.axis}, {self.lengths_of(dim)})"
 
-    def _slice(self, node: Node, x: str) -> str:
+    def _slice(self, node: Node) -> str:
         start, count, whole = node.dims
         if count.symbols & _LENGTHS.keys():
             self.longest[self.dim(count)] = (count, whole)
         first = "" if start.number == 0 else self.dim(start)
         last = self.dim(start + count) if start + count != whole else ""
         after = ", :" * (-node.axis - 1)
-        return f"{x}[..., {first}:{last}{after}]"
+        return f"{self._inside(node.args[0], _ATOM)}[..., {first}:{last}{after}]"
 
     def _function(self, node: Node) -> str:
         name, args = node.name, node.args

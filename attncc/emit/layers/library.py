@@ -8,6 +8,16 @@ def _uniform(tensor, most):
     """Numbers between -most and most."""
     nn.init.uniform_(tensor, -most, most)
 ''',
+    "_heads": '''
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+''',
+    "_merged": '''
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+''',
     "_padding": '''
 def _padding(x, axis, lengths):
     """Which entries along an axis are padding, with axes of length 1 elsewhere."""

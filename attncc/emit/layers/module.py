@@ -116,7 +116,7 @@ def layer_header(plan: LayerPlan) -> str:
         *(f"    {line}".rstrip() for line in layer.source.text.rstrip().splitlines()),
         "",
     ]
-    for source in dict.fromkeys(each.spec.source for each in layer.cores if each.spec.source != layer.source):
+    for source in layer.sources:
         lines += [f"From {_file_name(source.name)}:", ""]
         lines += [*(f"    {line}".rstrip() for line in source.text.rstrip().splitlines()), ""]
     for name, planned in plan.cores:

@@ -40,6 +40,7 @@ class Cores:
         self.fixed: dict[str, Span] = {}  # parameters of the layer that parameters of cores are made of
         self.sizes: dict[str, int | float] = {}  # the values that parameters of the layer have
         self.taken: set[str] = set()  # names of the layer
+        self.prefix = ""  # of what is learned, in a layer that another one calls
         self._made: dict[tuple[str, tuple[tuple[str, str], ...]], Core] = {}
         self.expressions: Expressions
 
@@ -211,11 +212,12 @@ class Cores:
 
     def _learned(self, node: tree.Attend, datum: Data, bound: Mapping[Size, _Bound]) -> Node:
         """What a core learns becomes a parameter of the layer under its own name."""
-        if datum.name in self.taken:
+        name = self.prefix + datum.name
+        if name in self.taken:
             help_ = f"declare a `param` of your own, and pass it: `attend {node.name.text}(…, {datum.name} = …)`"
             message = f"`{node.name.text}` learns `{datum.name}`, and the layer has that name already"
             fail("E203", message, node.span, "", helps=(help_,))
-        self.taken.add(datum.name)
+        self.taken.add(name)
         axes = []
         for axis in datum.axes:
             found = self._length(axis, bound)
@@ -226,8 +228,8 @@ class Cores:
             (Draw.NORMAL, (_FIRST_DEVIATION,)) if datum.initial is None else (Draw.CONSTANT, (datum.initial,))
         )
         type_ = Type(tuple(axes))
-        self.learned.append(Learned(datum.name, type_, draw, numbers, span=node.span))
-        return Node(Op.NAME, (), type_, name=datum.name, span=node.span)
+        self.learned.append(Learned(name, type_, draw, numbers, span=node.span))
+        return Node(Op.NAME, (), type_, name=name, span=node.span)
 
 
 def node_of(node: tree.Attend) -> Node:

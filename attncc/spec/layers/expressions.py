@@ -32,8 +32,15 @@ class Reported(Exception):
 class Expressions:
     """Resolves expressions; `attend` is handed on to whoever knows the cores."""
 
-    def __init__(self, words: Words, attend: Callable[[tree.Attend, Scope], Node], sequences: frozenset[str]) -> None:
+    def __init__(
+        self,
+        words: Words,
+        attend: Callable[[tree.Attend, Scope], Node],
+        layers: Mapping[str, Callable[[tree.Call, Scope], Node]],
+        sequences: frozenset[str],
+    ) -> None:
         self.words = words
+        self.layers = layers
         self.attend = attend
         self.sequences = sequences  # run-time lengths that inputs have
         self.divisions: list[Divides] = []
@@ -171,13 +178,15 @@ class Expressions:
     def _call(self, node: tree.Call, scope: Scope) -> Node:
         name = node.name.text
         over_axis = any(isinstance(each, tree.NamedArgument) and each.name.text == "over" for each in node.arguments)
+        if name in self.layers:
+            return self.layers[name](node, scope)
         if name in FUNCTIONS and not (over_axis and name in OPERATORS):
             return self._function(node, scope)
         if name in OPERATORS:
             return self._operator(node, scope)
         if name in self.words.functions:
             return self._word(node, self.words.functions[name], scope)
-        known = (*OPERATORS, *FUNCTIONS, *self.words.functions)
+        known = (*OPERATORS, *FUNCTIONS, *self.words.functions, *self.layers)
         fail("E201", f"there is no operator or function `{name}`", node.name.span, "unknown name",
              helps=nearest(name, known))  # fmt: skip
 
@@ -214,7 +223,7 @@ class Expressions:
                 found = Node(Op.NAME, (), NUMBER, name="features", span=written.span)
             else:
                 dims[key] = self.dim(written, scope)
-                found = self._value_or_length(written, dims[key], scope)
+                found = self.value_or_length(written, scope)
             if isinstance(each, tree.NamedArgument):
                 if key in named:
                     fail("E206", f"`{key}` is given twice", each.span)
@@ -228,8 +237,9 @@ class Expressions:
         call.done()
         return made
 
-    def _value_or_length(self, node: tree.Tree, dim: Dim | None, scope: Scope) -> Node:
+    def value_or_length(self, node: tree.Tree, scope: Scope) -> Node:
         """A length is one whatever else it may be: `ceil(n / 8)` has no value of another kind."""
+        dim = self.dim(node, scope)
         return length(dim, node.span) if dim is not None else self.value(node, scope)
 
     def _word(self, node: tree.Call, word: tree.Word, scope: Scope) -> Node:

@@ -183,6 +183,7 @@ class Layer:
     values: tuple[tuple[str, Node], ...]
     cores: tuple[Core, ...]
     given: tuple[str, ...] = ()  # parameters whose values the caller of the compiler gave
+    sources: tuple[Source, ...] = field(default=(), repr=False)  # of attentions and layers from other files
 
     @property
     def out(self) -> Node:

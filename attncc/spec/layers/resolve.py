@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from keyword import iskeyword
 from typing import TypeVar
 
 from attncc.diagnostics import Diagnostic, Label, Source, Span
-from attncc.spec.data import OF_MODULES
 from attncc.spec.layers.algebra import length
+from attncc.spec.layers.body import Body, Frame
 from attncc.spec.layers.cores import Cores
 from attncc.spec.layers.dims import RUN_TIME, Dim, symbol
-from attncc.spec.layers.expressions import Expressions, Reported
+from attncc.spec.layers.expressions import Expressions
 from attncc.spec.layers.findings import Fault, fail
 from attncc.spec.layers.initial import beginning
-from attncc.spec.layers.model import (
-    NUMBER,
-    Divides,
-    Input,
-    Kind,
-    Layer,
-    LayerParameter,
-    Learned,
-    Node,
-    Op,
-    Type,
-    walk,
-)
+from attncc.spec.layers.model import NUMBER, Divides, Layer, LayerParameter, Node, Op, walk
 from attncc.spec.layers.numbers import value_of
 from attncc.spec.resolve import all_findings, check_module_name, resolve_attention, summary_of
 from attncc.spec.used import with_used
-from attncc.spec.words import LONGEST_NAME, nearest, twice, unknown_type, words_of
+from attncc.spec.words import nearest, twice, unknown_type, words_of
 from attncc.syntax import tree
 from attncc.syntax.parse import parse
 
-# What emitted modules call other things.
-_TAKEN = frozenset(
-    "self lengths m_lengths form cache start torch functional math nn Tensor super int float None True False range "
-    "n m pi features dataclasses functools bisect triton tl".split()
-)
-_OUT = "out"
-_T = TypeVar("_T")
+_D = TypeVar("_D", tree.Attention, tree.Layer)
 
 
 def has_layer(file: tree.File) -> bool:
@@ -60,7 +41,7 @@ def load_layer(source: Source, overrides: Mapping[str, str] | None = None) -> La
 
 
 def resolve_layer(file: tree.File, overrides: Mapping[str, str]) -> Layer:
-    """The one layer of a parsed file, checked.
+    """The layer of a parsed file that no other one calls, checked.
 
     Raises:
         AttnError: with every independent finding (E2xx, E4xx).
@@ -68,118 +49,113 @@ def resolve_layer(file: tree.File, overrides: Mapping[str, str]) -> Layer:
     definitions, missing = with_used(file, attentions=True)
     if missing:
         raise all_findings(file.source, missing)
-    words, errors = words_of(definitions)
-    layers = [each for each in definitions if isinstance(each, tree.Layer)]
-    if len(layers) != 1:
-        labels = tuple(
-            Label(each.name.span, "another one" if at else "the second one") for at, each in enumerate(layers[1:])
-        )
-        first = Label(layers[0].name.span, "the first one")
-        found = Diagnostic(
-            "E215", "the file defines more than one layer", (*labels, first), (), ("give each its own file",)
-        )
-        raise all_findings(file.source, (*errors, found))
-    attentions: dict[str, tree.Attention] = {}
-    for each in definitions:
-        if isinstance(each, tree.Attention):
-            if each.name.text in attentions:
-                places = (
-                    Label(each.name.span, "defined again here"),
-                    Label(attentions[each.name.text].name.span, "first defined here"),
-                )
-                errors = (*errors, Diagnostic("E203", f"the attention `{each.name.text}` is defined twice", places))
-            attentions.setdefault(each.name.text, each)
+    words, found = words_of(definitions)
+    errors = list(found)
+    attentions = _by_name([each for each in definitions if isinstance(each, tree.Attention)], "attention", errors)
+    layers = _by_name([each for each in definitions if isinstance(each, tree.Layer)], "layer", errors)
+    built = _built(file, layers, errors)
+    if built is None:
+        raise all_findings(file.source, errors)
     cores = Cores(attentions, lambda attention, given: resolve_attention(attention, words, given))
-    resolver = _LayerResolver(file.source, layers[0], cores, list(errors))
-    resolver.expressions = cores.expressions = Expressions(words, cores.attend, resolver.sequences)
-    layer = resolver.run(overrides)
-    if resolver.errors or layer is None:
-        raise all_findings(file.source, resolver.errors)
+    body = Body(cores, layers, errors)
+    calls = dict.fromkeys(layers, body.call)
+    sequences = frozenset(_sequences(built))
+    body.expressions = cores.expressions = Expressions(words, cores.attend, calls, sequences)
+    layer = _LayerResolver(file.source, built, body).run(overrides)
+    if errors or layer is None:
+        raise all_findings(file.source, errors)
     return layer
 
 
-class _LayerResolver:
-    """Resolves one layer and collects findings on the way."""
+def _by_name(definitions: Sequence[_D], what: str, errors: list[Diagnostic]) -> dict[str, _D]:
+    """Definitions of one kind; a name that stands twice is an error."""
+    found: dict[str, _D] = {}
+    for each in definitions:
+        first = found.setdefault(each.name.text, each)
+        if first is not each:
+            labels = (Label(each.name.span, "defined again here"), Label(first.name.span, "first defined here"))
+            errors.append(Diagnostic("E203", f"the {what} `{each.name.text}` is defined twice", labels))
+    return found
 
-    def __init__(self, source: Source, layer: tree.Layer, cores: Cores, errors: list[Diagnostic]) -> None:
+
+def _built(file: tree.File, layers: Mapping[str, tree.Layer], errors: list[Diagnostic]) -> tree.Layer | None:
+    """The layer that the file is built to."""
+    own = [each for each in file.definitions if isinstance(each, tree.Layer)]
+    called = {name for each in layers.values() for name in _called(each, layers.keys() - {each.name.text})}
+    roots = [each for each in own if each.name.text not in called] or own[-1:]
+    if len(roots) == 1:
+        return roots[0]
+    labels = [Label(each.name.span, "another one" if at else "the second one") for at, each in enumerate(roots[1:])]
+    message = "the file defines more than one layer that no other one calls"
+    helps = ("give each its own file",)
+    errors.append(Diagnostic("E215", message, (*labels, Label(roots[0].name.span, "the first one")), (), helps))
+    return None
+
+
+def _called(node: tree.Node, names: Set[str]) -> Iterator[str]:
+    """The layers that stand in calls anywhere in a node."""
+    if isinstance(node, tree.Call) and node.name.text in names:
+        yield node.name.text
+    for name in node.__dataclass_fields__:
+        value = getattr(node, name) if name != "span" else None
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, tree.Node):
+                yield from _called(each, names)
+
+
+def _sequences(layer: tree.Layer) -> list[str]:
+    """Run-time lengths that axes of inputs are."""
+    return [
+        axis.name
+        for statement in layer.statements
+        if isinstance(statement, tree.Declaration) and statement.kind == "input"
+        for datum in statement.data
+        for axis in datum.axes or ()
+        if isinstance(axis, tree.Reference) and axis.name in RUN_TIME
+    ]
+
+
+class _LayerResolver:
+    """Resolves the layer that is built, and collects findings on the way."""
+
+    def __init__(self, source: Source, layer: tree.Layer, body: Body) -> None:
         self.source = source
         self.layer = layer
-        self.cores = cores
-        self.errors = errors
-        self.scope: dict[str, Node | None] = {}
-        self.first: dict[str, Span] = {}
-        self.sequences = frozenset(self._sequences())
-        self.expressions: Expressions
-
-    def _sequences(self) -> list[str]:
-        """Run-time lengths that axes of inputs are."""
-        return [
-            axis.name
-            for statement in self.layer.statements
-            if isinstance(statement, tree.Declaration) and statement.kind == "input"
-            for datum in statement.data
-            for axis in datum.axes or ()
-            if isinstance(axis, tree.Reference) and axis.name in RUN_TIME
-        ]
+        self.body = body
+        self.cores = body.cores
+        self.errors = body.errors
+        self.expressions = body.expressions
+        self.frame = Frame()
 
     def run(self, overrides: Mapping[str, str]) -> Layer | None:
         self.errors += check_module_name(self.layer.name, "a layer")
         parameters = self._parameters(overrides)
-        inputs: list[Input] = []
-        learned: list[Learned] = []
-        values: list[tuple[str, Node]] = []
-        conditions: list[Node] = []
-        initials: dict[str, tree.Tree] = {}
-        for statement in self.layer.statements:
-            match statement:
-                case tree.Declaration(kind="input", data=data):
-                    for datum in data:
-                        inputs += self._try(partial(self._input, datum))
-                case tree.Declaration(data=data):
-                    for datum in data:
-                        learned += self._try(partial(self._learned, datum))
-                        if datum.initial is not None:
-                            initials[datum.name.text] = datum.initial
-                case tree.Require(conditions=demands):
-                    for demand in demands:
-                        conditions += self._try(partial(self.expressions.condition, demand, self.scope))
-                case tree.Field(name=name) if name.text not in ("pattern", "similarity"):
-                    values += self._value(statement, values)
-                case _:
-                    label = Label(statement.span, "expected `input`, `param`, `require` or `name = …`")
-                    help_ = "fields, `let` and branches belong into an attention; a layer calls it by `attend`"
-                    self.errors.append(Diagnostic("E403", "a layer has no such statement", (label,), (), (help_,)))
-        self._check_end(values)
+        body = self.body
+        body.read(self.layer.statements, self.frame)
+        if not self.errors:
+            body.check_end(self.layer, self.frame)
         if self.errors:
             return None
-        learned = beginning([*learned, *self.cores.learned], values, initials, self.errors)
+        learned = beginning([*body.learned, *self.cores.learned], body.values, body.initials, self.errors)
         fixed = self._fixed(parameters)
+        sources = (*body.sources, *(each.spec.source for each in self.cores.cores))
         layer = Layer(
             name=self.layer.name.text,
             summary=summary_of(self.source, self.layer.span),
             source=self.source,
             span=self.layer.span,
             parameters=tuple(replace(each, fixed=each.name in fixed) for each in parameters),
-            conditions=tuple(conditions),
+            conditions=tuple(body.conditions),
             divisions=_each_once(self.expressions.divisions),
-            inputs=tuple(inputs),
+            inputs=tuple(body.inputs),
             learned=tuple(learned),
-            values=tuple(values),
+            values=tuple(body.values),
             cores=tuple(self.cores.cores),
             given=tuple(name for name in overrides),
+            sources=tuple(dict.fromkeys(each for each in sources if each != self.source)),
         )
         self._check_conditions(layer)
         return layer
-
-    def _try(self, what: Callable[[], _T]) -> list[_T]:
-        """What was resolved, if it could be."""
-        try:
-            return [what()]
-        except Fault as fault:
-            self.errors += fault.diagnostics
-        except Reported:
-            pass
-        return []
 
     # --- parameters -------------------------------------------------------------------------------------------
 
@@ -192,10 +168,10 @@ class _LayerResolver:
                 self.errors.append(twice(name, known[name.text].name))
                 continue
             known[name.text] = each
-            self._take(name)
-            made = self._try(partial(self._parameter, each, overrides.get(each.name.text)))
+            self.body.take(name, self.frame)
+            made = self.body.attempt(partial(self._parameter, each, overrides.get(each.name.text)))
             found += made
-            self.scope[name.text] = self._of_parameter(made[0], name.span) if made else None
+            self.frame.scope[name.text] = self._of_parameter(made[0], name.span) if made else None
             if made and made[0].value is not None:
                 self.cores.sizes[name.text] = made[0].value
         for override in sorted(overrides.keys() - known.keys()):
@@ -220,7 +196,7 @@ class _LayerResolver:
                 fail("E209", f"the value given for `{name}` is no number", span, "expected a number such as 8 or 0.5")
             default = Node(Op.CONST, (), NUMBER, numbers=(given,), span=span)
         elif parameter.default is not None:
-            default = self.expressions.value(parameter.default, self.scope)
+            default = self.expressions.value(parameter.default, self.frame.scope)
             if not default.type.is_number:
                 fail("E209", f"the parameter `{name}` is a number", parameter.default.span, str(default.type))
         value = None if default is None else value_of(default, self.cores.sizes)
@@ -241,7 +217,7 @@ class _LayerResolver:
             default is not None
             and default.op is not Op.CONST
             and (
-                dim := self.expressions.dim(parameter.default, self.scope)
+                dim := self.expressions.dim(parameter.default, self.frame.scope)
                 if parameter.default and override is None
                 else None
             )
@@ -278,122 +254,6 @@ class _LayerResolver:
                 helps = tuple(f"pass another value: `-D {name}=…`" for name in read[:1])
                 place = Label(each.span or layer.span, "expected this to hold")
                 self.errors.append(Diagnostic("E210", "a requirement does not hold", (place, *labels), (), helps))
-
-    # --- statements -------------------------------------------------------------------------------------------
-
-    def _take(self, name: tree.Identifier, *, of_module: bool = True) -> None:
-        """Refuse a name that is taken."""
-        reason = None
-        if iskeyword(name.text) or name.text in _TAKEN:
-            reason = "it has a meaning of its own in a layer or in the emitted module"
-        elif of_module and name.text in OF_MODULES - {"heads", "scale"}:
-            reason = "modules of torch call something else so"
-        elif name.text.startswith("_") or len(name.text) > LONGEST_NAME:
-            reason = f"names begin with a letter and have at most {LONGEST_NAME} characters"
-        if reason is not None:
-            label = Label(name.span, "expected another name")
-            fault = Diagnostic(
-                "E217", f"nothing in a layer can be named `{name.text}`", (label,), (reason,), ("choose another name",)
-            )
-            self.errors.append(fault)
-        if name.text in self.first:
-            labels = (Label(name.span, "defined again here"), Label(self.first[name.text], "first defined here"))
-            help_ = "each value has one name: choose another"
-            self.errors.append(Diagnostic("E203", f"`{name.text}` is defined twice", labels, (), (help_,)))
-        self.first.setdefault(name.text, name.span)
-        self.cores.taken.add(name.text)
-
-    def _axes(self, datum: tree.Datum, sequences: bool) -> tuple[Dim, ...]:
-        found = []
-        for axis in datum.axes or ():
-            dim = self.expressions.dim(axis, self.scope)
-            if dim is None:
-                known = (*(name for name in self.scope), *(RUN_TIME if sequences else ()))
-                name = axis.name if isinstance(axis, tree.Reference) else ""
-                if name in self.scope and self.scope[name] is None:
-                    raise Reported
-                message = "an axis is a whole number made of parameters"
-                helps = nearest(name, known) if name else ()
-                fail("E402", message, axis.span, "this is no length", helps=helps)
-            if not sequences and dim.symbols & set(RUN_TIME):
-                help_ = f"declare as many as there can be, and take `first({datum.name.text}, n)` of them"
-                fail(
-                    "E402",
-                    f"`{datum.name.text}` is learned, and `{dim}` changes from call to call",
-                    axis.span,
-                    helps=(help_,),
-                )
-            if not dim.is_whole:
-                self._divides(dim, axis)
-            found.append(dim)
-        return tuple(found)
-
-    def _divides(self, dim: Dim, axis: tree.Tree) -> None:
-        if isinstance(axis, tree.Binary) and axis.operator == "/":
-            fail("E402", "an axis is a whole number", axis.span, "`/` may leave a rest", helps=("write `//`",))
-
-    def _input(self, datum: tree.Datum) -> Input:
-        self.scope[datum.name.text] = None
-        self._take(datum.name)
-        if datum.axes is None:
-            fail(
-                "E402",
-                f"`{datum.name.text}` has no axes",
-                datum.span,
-                helps=(f"write `input {datum.name.text}[n, dim]`",),
-            )
-        if datum.initial is not None:
-            fail("E403", "what the caller passes has no first value", datum.initial.span)
-        kinds = {None: Kind.REAL, "real": Kind.REAL, "int": Kind.INT, "bool": Kind.BOOL}
-        written = datum.type.text if datum.type is not None else None
-        if written not in kinds:
-            assert datum.type is not None
-            fail(
-                "E209",
-                f"there is no type `{written}` for an input",
-                datum.type.span,
-                "expected `real`, `int` or `bool`",
-            )
-        type_ = Type(self._axes(datum, sequences=True), batched=True, kind=kinds[written])
-        self.scope[datum.name.text] = Node(Op.NAME, (), type_, name=datum.name.text, span=datum.name.span)
-        return Input(datum.name.text, type_, datum.span)
-
-    def _learned(self, datum: tree.Datum) -> Learned:
-        self.scope[datum.name.text] = None
-        self._take(datum.name)
-        if datum.type is not None:
-            fail("E403", "what is learned are real numbers", datum.type.span)
-        type_ = Type(self._axes(datum, sequences=False))
-        self.scope[datum.name.text] = Node(Op.NAME, (), type_, name=datum.name.text, span=datum.name.span)
-        return Learned(datum.name.text, type_, None, span=datum.span)
-
-    def _value(self, statement: tree.Field, before: list[tuple[str, Node]]) -> list[tuple[str, Node]]:
-        name = statement.name
-        if any(each == _OUT for each, _ in before):
-            label = Label(name.span, "nothing comes after `out`")
-            self.errors.append(Diagnostic("E403", "`out` is the last value of a layer", (label,)))
-        self._take(name, of_module=False)
-        self.scope[name.text] = None
-        made = self._try(partial(self.expressions.value, statement.value, self.scope))
-        if not made:
-            return []
-        node = made[0]
-        named = Node(Op.NAME, (), node.type, name=name.text, span=name.span)
-        if node.type.is_number and (dim := self.expressions.dim(statement.value, self.scope)) is not None:
-            named = length(dim, name.span)
-        self.scope[name.text] = named
-        return [(name.text, node)]
-
-    def _check_end(self, values: list[tuple[str, Node]]) -> None:
-        if self.errors:
-            return
-        end = Label(self.layer.name.span, "expected `out = …` at its end")
-        if not values or values[-1][0] != _OUT:
-            self.errors.append(Diagnostic("E403", f"the layer `{self.layer.name.text}` has no `out`", (end,)))
-        elif values[-1][1].type.is_number or not values[-1][1].type.batched:
-            span = values[-1][1].span or self.layer.span
-            text = str(values[-1][1].type)
-            self.errors.append(Diagnostic("E403", "`out` depends on no input", (Label(span, text),)))
 
 
 def _each_once(divisions: list[Divides]) -> tuple[Divides, ...]:
