@@ -106,10 +106,15 @@ def test_a_module_refuses_what_does_not_fit() -> None:
     made = load_module(found.text, "written").Written
     with pytest.raises(ValueError, match="dim is 7, expected a multiple of h, 2"):
         made(dim=7)
-    with pytest.raises(ValueError, match="expected h > 1"):
+    with pytest.raises(ValueError, match="written: h is 1, expected h > 1"):
         made(dim=6, h=1)
     with pytest.raises(ValueError, match=r"written: x is \[2, 5\], expected \[batch, n, 6\]"):
         made(dim=6)(torch.randn(2, 5))
+    cut = compiled(layer_of("out = slice(x, k, 3)", parameters="dim, k = 2"))
+    with pytest.raises(ValueError, match=r"written: dim, k is \[4, 2\], expected k \+ 3 <= dim"):
+        load_module(cut.text, "written").Written(dim=4)
+    with pytest.raises(AttnError, match="`part` reads beyond the axis"):
+        compiled(layer_of("out = part(concat(x, x), 2, 2) + slice(relu(x), 0, 1) * 0"))
     longest = compiled(layer_of("param E[5, 8]; out = first(E, n) @ x"))
     with pytest.raises(ValueError, match="the length is 9, expected at most 8"):
         load_module(longest.text, "written").Written(dim=6)(torch.randn(1, 9, 6))

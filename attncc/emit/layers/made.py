@@ -56,7 +56,10 @@ class Constructor:
         for condition in self.layer.conditions:
             if self._is_known(condition):
                 continue
-            found.append(f'_demand({self._condition(condition)}, "the condition", False, "{text(condition)}")')
+            names = sorted(_read(condition) - self._constants.keys())
+            given = names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+            holds = self._condition(condition)
+            found.append(f'_demand({holds}, "{", ".join(names)}", {given}, "{text(condition)}")')
         for each in self.layer.divisions:
             whole, by = self.printer.dim(each.whole), self.printer.dim(each.by)
             if each.whole.number is None or each.by.number is None:
@@ -68,9 +71,7 @@ class Constructor:
 
     def _is_known(self, condition: Node) -> bool:
         """Whether fixed parameters alone decide it: it was checked when the file was built."""
-        read = {s for node in walk(condition) for dim in node.dims for s in dim.symbols}
-        read |= {node.name for node in walk(condition) if node.op is Op.NAME}
-        return read <= self._constants.keys()
+        return _read(condition) <= self._constants.keys()
 
     def _condition(self, node: Node) -> str:
         match node.op:
@@ -114,6 +115,12 @@ class Constructor:
         parts = [f"{each.name}={{self.{each.name}}}" for each in self.free]
         parts += [f"{name}={value}" for name, value in self._constants.items()]
         return ", ".join(parts)
+
+
+def _read(condition: Node) -> set[str]:
+    """The parameters that a condition is about."""
+    found = {name for node in walk(condition) for dim in node.dims for name in dim.symbols}
+    return found | {node.name for node in walk(condition) if node.op is Op.NAME}
 
 
 def _tight(text_: str) -> str:

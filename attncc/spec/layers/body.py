@@ -59,6 +59,17 @@ class Body:
         self._open: list[str] = []
         self._prefixes: dict[str, int] = {}
 
+    def define(self, name: str, frame: Frame, what: Callable[[], Node]) -> None:
+        """Make a name known; after a mistake in what it stands for, what reads it is not reported again.
+
+        What it stands for is made of names above: its own means nothing there yet.
+        """
+        found = self.attempt(what)
+        if found:
+            frame.scope[name] = found[0]
+        else:
+            frame.scope.setdefault(name, None)
+
     def attempt(self, what: Callable[[], _T]) -> list[_T]:
         """What was resolved, if it could be; else what is wrong is kept."""
         try:
@@ -76,22 +87,22 @@ class Body:
                 case tree.Declaration(kind="input", data=data):
                     for datum in data:
                         if frame.arguments is not None:  # what does not fit is a mistake of the call, and ends it
-                            self._input(datum, frame)
+                            frame.scope[datum.name.text] = self._input(datum, frame)
                         else:
-                            self.attempt(partial(self._input, datum, frame))
+                            self.define(datum.name.text, frame, partial(self._input, datum, frame))
                     continue
             if frame.unbound or frame.later:
                 self._settle(frame)
             match statement:
                 case tree.Declaration(data=data):
                     for datum in data:
-                        self.attempt(partial(self._learned, datum, frame))
+                        self.define(datum.name.text, frame, partial(self._learned, datum, frame))
                 case tree.Require(conditions=demands):
                     for demand in demands:
                         found = self.attempt(partial(self.expressions.condition, demand, frame.scope))
                         self.conditions += found
                 case tree.Field(name=name) if name.text not in ("pattern", "similarity"):
-                    self._value(statement, frame)
+                    self.define(name.text, frame, partial(self._value, statement, frame))
                 case _:
                     label = Label(statement.span, "expected `input`, `param`, `require` or `name = …`")
                     help_ = "fields, `let` and branches belong into an attention; a layer calls it by `attend`"
@@ -155,9 +166,8 @@ class Body:
             found.append(dim)
         return tuple(found)
 
-    def _input(self, datum: tree.Datum, frame: Frame) -> None:
+    def _input(self, datum: tree.Datum, frame: Frame) -> Node:
         name = datum.name.text
-        frame.scope[name] = None
         self.take(datum.name, frame)
         if datum.axes is None:
             fail("E402", f"`{name}` has no axes", datum.span, helps=(f"write `input {name}[n, dim]`",))
@@ -169,11 +179,10 @@ class Body:
             assert datum.type is not None
             fail("E209", f"there is no type `{kind}` for an input", datum.type.span, "expected `real`, `int` or `bool`")
         if frame.arguments is not None:
-            frame.scope[name] = self._argument(datum, kinds[kind], frame)
-            return
+            return self._argument(datum, kinds[kind], frame)
         type_ = Type(self._axes(datum, frame, sequences=True), batched=True, kind=kinds[kind])
-        frame.scope[name] = Node(Op.NAME, (), type_, name=name, span=datum.name.span)
         self.inputs.append(Input(name, type_, datum.span))
+        return Node(Op.NAME, (), type_, name=name, span=datum.name.span)
 
     def _argument(self, datum: tree.Datum, kind: Kind, frame: Frame) -> Node:
         """What a called layer gets for an input; axes that are a name alone tell what it stands for."""
@@ -213,34 +222,29 @@ class Body:
             frame.scope[name] = found[0] if found else None
         frame.later.clear()
 
-    def _learned(self, datum: tree.Datum, frame: Frame) -> None:
-        frame.scope[datum.name.text] = None
+    def _learned(self, datum: tree.Datum, frame: Frame) -> Node:
         self.take(datum.name, frame)
         if datum.type is not None:
             fail("E403", "what is learned are real numbers", datum.type.span)
         type_ = Type(self._axes(datum, frame, sequences=False))
         name = frame.prefix + datum.name.text
-        frame.scope[datum.name.text] = Node(Op.NAME, (), type_, name=name, span=datum.name.span)
         self.learned.append(Learned(name, type_, None, span=datum.span))
         if datum.initial is not None:
             self.initials[name] = datum.initial
+        return Node(Op.NAME, (), type_, name=name, span=datum.name.span)
 
-    def _value(self, statement: tree.Field, frame: Frame) -> None:
+    def _value(self, statement: tree.Field, frame: Frame) -> Node:
         name = statement.name
         if OUT in frame.first:
             label = Label(name.span, "nothing comes after `out`")
             self.errors.append(Diagnostic("E403", "`out` is the last value of a layer", (label,)))
         self.take(name, frame, of_module=False)
-        frame.scope[name.text] = None
-        made = self.attempt(partial(self.expressions.value, statement.value, frame.scope))
-        if not made:
-            return
+        made = self.expressions.value(statement.value, frame.scope)
         flat = frame.prefix + name.text
-        named = Node(Op.NAME, (), made[0].type, name=flat, span=name.span)
-        if made[0].type.is_number and (dim := self.expressions.dim(statement.value, frame.scope)) is not None:
-            named = length(dim, name.span)
-        frame.scope[name.text] = named
-        self.values.append((flat, made[0]))
+        self.values.append((flat, made))
+        if made.type.is_number and (dim := self.expressions.dim(statement.value, frame.scope)) is not None:
+            return length(dim, name.span)
+        return Node(Op.NAME, (), made.type, name=flat, span=name.span)
 
     # --- layers that are called -------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class Expressions:
         self.attend = attend
         self.sequences = sequences  # run-time lengths that inputs have
         self.divisions: list[Divides] = []
+        self.conditions: list[Node] = []  # that operators demand of parameters
         self.used: set[str] = set()  # words that were expanded
         self._depth = 0
 
@@ -232,7 +233,9 @@ class Expressions:
                 if named:
                     fail("E206", "arguments by name come last", each.span)
                 values.append(found)
-        call = Call(node.name.text, node.span, tuple(values), named, dims, self.divisions.append)
+        call = Call(
+            node.name.text, node.span, tuple(values), named, dims, self.divisions.append, self.conditions.append
+        )
         made = OPERATORS[node.name.text].shape(call)
         call.done()
         return made

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from attncc.diagnostics import Label, Span
-from attncc.spec.layers.algebra import ONE, describe, reduced, transposed, with_rank
-from attncc.spec.layers.dims import Dim, blocks, constant, sequence_of
+from attncc.spec.layers.algebra import ONE, describe, length, reduced, transposed, with_rank
+from attncc.spec.layers.dims import RUN_TIME, Dim, blocks, constant, sequence_of
 from attncc.spec.layers.findings import fail
-from attncc.spec.layers.model import Divides, Kind, Node, Op, Type
+from attncc.spec.layers.model import NUMBER, Divides, Kind, Node, Op, Type
 from attncc.spec.words import nearest
 
 
@@ -31,7 +31,7 @@ class Call:
 
     def __init__(
         self, name: str, span: Span, values: tuple[Node, ...], named: Mapping[str, Node],
-        dims: Mapping[str, Dim | None], demand: Callable[[Divides], None],
+        dims: Mapping[str, Dim | None], demand: Callable[[Divides], None], require: Callable[[Node], None],
     ) -> None:  # fmt: skip
         self.name = name
         self.span = span
@@ -39,6 +39,7 @@ class Call:
         self.named = named
         self.dims = dims  # by place ("0", "1", …) and by name: arguments that are lengths
         self.demand = demand
+        self.require = require
         self._read: set[str] = set()
 
     @property
@@ -255,9 +256,21 @@ def _cut(call: Call, x: Node, axis: int, start: Dim, count: Dim) -> Node:
     axes = list(x.type.axes)
     if sequence_of(axes[axis]) is not None:
         fail("E401", f"`{call.name}` cuts features, not the tokens of a sequence", call.span)
+    _check_fits(call, start + count, axes[axis])
     axes[len(axes) + axis] = count
     made = replace(x.type, axes=tuple(axes))
     return Node(Op.SLICE, (x,), made, axis=axis, dims=(start, count, x.type.axes[axis]), span=call.span)
+
+
+def _check_fits(call: Call, end: Dim, whole: Dim) -> None:
+    """What is cut lies within the axis; where parameters decide, a module is made with such alone."""
+    left = whole - end
+    if left.terms and all(factor < 0 for _, factor in left.terms):
+        fail("E401", f"`{call.name}` reads beyond the axis", call.span, f"up to {end} of {whole}")
+    is_positive = all(factor > 0 for _, factor in left.terms)
+    if not is_positive and not end.symbols & set(RUN_TIME):  # `forward` knows how many tokens there are
+        sides = (length(end, call.span), length(whole, call.span))
+        call.require(Node(Op.COMPARE, sides, NUMBER, name="<=", span=call.span))
 
 
 def _pool(call: Call) -> Node:

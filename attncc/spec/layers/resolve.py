@@ -145,7 +145,7 @@ class _LayerResolver:
             source=self.source,
             span=self.layer.span,
             parameters=tuple(replace(each, fixed=each.name in fixed) for each in parameters),
-            conditions=tuple(body.conditions),
+            conditions=tuple(dict.fromkeys((*body.conditions, *self.expressions.conditions))),
             divisions=_each_once(self.expressions.divisions),
             inputs=tuple(body.inputs),
             learned=tuple(learned),
