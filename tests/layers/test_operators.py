@@ -200,3 +200,58 @@ def test_calls_of_layers_that_do_not_fit(body: str, code: str) -> None:
 def test_a_layer_does_not_call_itself() -> None:
     with pytest.raises(AttnError, match="E213"):
         compiled("layer a(dim) { input x[n, dim]; out = a(x) }")
+
+
+DATA = {
+    "documents": (
+        "attention core { input doc[B, m]: int; pattern = causal & doc[i] == doc[j] }",
+        "x[n, dim], doc[n]: int",
+        "attend core(x, x, x, doc)",
+    ),
+    "a padding mask": (
+        "attention core { input pad[B, m]: bool; pattern = !pad }",
+        "x[n, dim], pad[n]: bool",
+        "attend core(x, x, x, pad)",
+    ),
+    "gates of keys": (
+        (
+            "attention core { input g[B, H, m]; let G = cumsum(min(g, 0)); weight = exp(G[i] - G[j]) * dot(q, k); "
+            "normalize = none; pattern = causal }"
+        ),
+        "x[n, dim], g[n]",
+        "attend core(x, x, x, g)",
+    ),
+    "gates of keys in heads": (
+        (
+            "attention core { input g[B, H, m]; let G = cumsum(min(g, 0)); weight = exp(G[i] - G[j]) * dot(q, k); "
+            "normalize = none; pattern = causal }"
+        ),
+        "x[n, dim], g[2, n]",
+        "merge(attend core(heads(x, 2), heads(x, 2), heads(x, 2), g))",
+    ),
+    "a matrix that is learned": (
+        "attention core { param W[H, d, 4]; score = scale * dot(q @ W[h], k) + 0 }",
+        "x[n, 4], y[m, 4]",
+        "attend core(x, y, y)",
+    ),
+    "pooled keys of a core": (
+        "attention core { let k = pool(k, 4) at 4 * j + 3; let v = pool(v, 4) at 4 * j + 3; pattern = causal | j < 4 }",
+        "x[n, dim]",
+        "attend core(x, x, x)",
+    ),
+    "branches": (
+        (
+            "attention core(c = 5) { input q2[B, H, n, d]; branch near { pattern = causal & chunk(c) }; "
+            "branch far { pattern = earlier_chunks(c); weight = dot(q2, k); normalize = none }; combine = near + far }"
+        ),
+        "x[n, dim]",
+        "attend core(x, x, x, x * 2)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_cores_take_what_they_declare(name: str) -> None:
+    core, inputs, body = DATA[name]
+    report = checked(f"{core}\nlayer written(dim) {{ input {inputs}; out = {body} }}")
+    assert report.ok, "\n".join(report.failures)

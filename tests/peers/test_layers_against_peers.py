@@ -31,6 +31,7 @@ class LayerPeer:
     lengths: tuple[int, ...] | None = None
     built_with: Mapping[str, str] = field(default_factory=dict)
     finish: Callable[[Tensors, Tensor], Tensor] = lambda tensors, out: out
+    inputs: Callable[[Tensors], tuple[Tensor, ...]] = lambda tensors: (tensors["in.x"],)
 
 
 def _linear(tensors: Tensors, peer: str, weight: str, bias: str | None = None) -> dict[str, Tensor]:
@@ -106,6 +107,12 @@ def _lama(tensors: Tensors) -> dict[str, Tensor]:
     return {"P": tensors["w._attention._p"], "Q": tensors["w._attention._q"]}
 
 
+def _single_headed(tensors: Tensors) -> dict[str, Tensor]:
+    gates = {name: tensors[f"w.{peer}"].flatten() for name, peer in (("sq", "qs"), ("sk", "ks"), ("sv", "vs"))}
+    norm = {"gain": tensors["w.qln.weight"], "bias": tensors["w.qln.bias"]}
+    return {**_linear(tensors, "q", "Wq", "bq"), **_linear(tensors, "vq.l1", "Wv", "bv"), **gates, **norm}
+
+
 def _projected(tensors: Tensors, out: Tensor) -> Tensor:
     weight, bias = tensors["w.projection_layer.weight"], tensors["w.projection_layer.bias"]
     return nn.functional.linear(out.flatten(1), weight, bias)
@@ -125,6 +132,14 @@ PEERS = (
     LayerPeer("fastformer_official_padding", "fastformer", {"dim": 24, "h": 3}, _fastformer, (37, 32, 25)),
     LayerPeer("fastformer_lucidrains", "fastformer_per_head", {"dim": 24, "h": 3}, _fastformer_per_head, (40, 33)),
     LayerPeer("lama_pooling", "lama_without_tanh", {"dim": 16, "h": 4}, _lama, (40, 33)),
+    LayerPeer(
+        "sha_rnn_attention",
+        "single_headed",
+        {"dim": 32},
+        _single_headed,
+        finish=lambda tensors, out: out.transpose(0, 1),
+        inputs=lambda tensors: (tensors["in.query"].transpose(0, 1), tensors["in.memory"].transpose(0, 1)),
+    ),
     LayerPeer("lama_pooling_tanh", "lama", {"dim": 16, "h": 4}, _lama, finish=_projected),
 )
 
@@ -159,7 +174,7 @@ def test_layers(peer: LayerPeer, dtype: torch.dtype, tmp_path: Path) -> None:
     lengths = None if peer.lengths is None else torch.tensor(peer.lengths)
     parameters = dict(peer.parameters(leaves))
     assert parameters.keys() == dict(module.named_parameters()).keys()
-    out = peer.finish(leaves, functional_call(module, parameters, (leaves["in.x"],), {"lengths": lengths}))
+    out = peer.finish(leaves, functional_call(module, parameters, peer.inputs(leaves), {"lengths": lengths}))
     pairs = {"out": (out.detach(), recorded["out"])}
     wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
     if wanted:

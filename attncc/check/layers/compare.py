@@ -16,7 +16,8 @@ from attncc.check.layers.sizes import LayerCase, cases_of, gradient_of, paramete
 from attncc.check.report import Comparison, Property, Report, Verdict
 from attncc.emit.layers.module import camel_case
 from attncc.plan.layers import LayerPlan
-from attncc.spec.layers.model import Kind, Layer
+from attncc.spec.layers.dims import sequence_of
+from attncc.spec.layers.model import Kind, Layer, Type
 
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 3e-5}  # norm of a row's error over the norm of the row
 _ILL_CONDITIONED = 4.0  # so many times the error of the dense evaluation in the same dtype is right too
@@ -207,16 +208,29 @@ def _state_round_trip(module: ModuleType, plan: LayerPlan) -> Property:
     return Property("state", None, ok, f"a state dict {'carries' if ok else 'does not carry'} the parameters over")
 
 
+def _token_axis(type_: Type) -> int | None:
+    """Which axis of a tensor holds tokens, the batch axis counted."""
+    found = [at + 1 for at, each in enumerate(type_.axes) if sequence_of(each) is not None]
+    return found[0] if found else None
+
+
+def _some_tokens(type_: Type, x: Tensor, start: int, stop: int) -> Tensor:
+    axis = _token_axis(type_)
+    return x if axis is None else x.narrow(axis, start, stop - start)
+
+
 def _causal(module: ModuleType, plan: LayerPlan) -> Property | None:
     if not plan.is_causal:
         return None
     made, inputs = _call(module, plan)
-    real = [each.type.kind is Kind.REAL for each in plan.layer.inputs]
-    changed = [
-        x.clone().index_fill_(1, torch.arange(13, 21), 3.0) if is_real else x
-        for x, is_real in zip(inputs, real, strict=True)
-    ]
-    ok = torch.allclose(made(*inputs)[:, :13], made(*changed)[:, :13], rtol=1e-12, atol=1e-12)
+    layer = plan.layer
+    changed = []
+    for each, x in zip(layer.inputs, inputs, strict=True):
+        axis = _token_axis(each.type)
+        fills = axis is not None and each.type.kind is Kind.REAL
+        changed.append(x.clone().index_fill_(axis, torch.arange(13, 21), 3.0) if fills else x)  # type: ignore[arg-type]
+    before, after = (_some_tokens(layer.out.type, made(*each), 0, 13) for each in (inputs, changed))
+    ok = torch.allclose(before, after, rtol=1e-12, atol=1e-12)
     return Property("causal", None, ok, f"tokens {'read' if ok else 'do not read'} earlier ones alone")
 
 
@@ -224,14 +238,20 @@ def _steps(module: ModuleType, plan: LayerPlan) -> Property | None:
     if plan.decoding:
         return None
     made, inputs = _call(module, plan)
+    layer = plan.layer
+
+    def some(start: int, stop: int) -> list[Tensor]:
+        return [_some_tokens(each.type, x, start, stop) for each, x in zip(layer.inputs, inputs, strict=True)]
+
     whole = made(*inputs).detach()
-    out, cache = made.prefill(*(x[:, :9] for x in inputs))  # type: ignore[operator]
+    out, cache = made.prefill(*some(0, 9))  # type: ignore[operator]
     parts = [out]
     for start, stop in ((9, 10), (10, 11), (11, 16), (16, 21)):
-        out, cache = made.step(*(x[:, start:stop] for x in inputs), cache)  # type: ignore[operator]
+        out, cache = made.step(*some(start, stop), cache)  # type: ignore[operator]
         parts.append(out)
-    error = float((torch.cat(parts, 1) - whole).abs().max())
+    axis = _token_axis(layer.out.type)
+    assert axis is not None
+    error = float((torch.cat(parts, axis) - whole).abs().max())
     ok = error <= 1e-10 * max(float(whole.abs().max()), 1.0)
-    return Property(
-        "steps", None, ok, f"`prefill` and `step` {'equal' if ok else 'differ from'} the forward pass, by {error:.1e}"
-    )
+    text = f"`prefill` and `step` {'equal' if ok else 'differ from'} the forward pass, by {error:.1e}"
+    return Property("steps", None, ok, text)

@@ -20,7 +20,7 @@ from attncc.plan.decoder import decoder_of, decoders_of
 from attncc.plan.describe import cost_sentence, decoder_sentence, plan_sentence
 from attncc.plan.layers import LayerPlan
 from attncc.plan.model import Mixture, Plan
-from attncc.spec.layers.dims import Dim, sequence_of
+from attncc.spec.layers.dims import Dim, sequence_of, symbol
 from attncc.spec.layers.model import Input, Kind, Node, Op
 from attncc.version import VERSION
 
@@ -68,6 +68,7 @@ def emit_layer(plan: LayerPlan) -> str:
         "lines": body.lines,
         "sites": body.sites,
         "decodes": not plan.decoding,
+        "token_count": "" if plan.decoding else body.size_of("n"),
         "reads_start": "start" in "".join(body.lines),
     }
     text = render("layer.py.jinja", values)
@@ -172,17 +173,18 @@ class _Body:
         """Lengths that are read, and what they may be."""
         found = []
         for name in sorted(self.printer.lengths):
-            each, axis = next(
-                (one, at)
-                for one in self.layer.inputs
-                for at, dim in enumerate(one.type.axes)
-                if sequence_of(dim) is not None and str(dim) == name
-            )
-            found.append(f"{name} = {each.name}.shape[{axis + 1}]")
+            found.append(f"{name} = {self.size_of(name)}")
         for text, (_, whole) in self.printer.longest.items():
             most = self.printer.dim(whole)
             found.append(f'_demand({text} <= {most}, "the length", {text}, f"at most {{{most}}}")')
         return found
+
+    def size_of(self, name: str) -> str:
+        """How long a sequence is."""
+        for each in self.layer.inputs:
+            if symbol(name) in each.type.axes:
+                return f"{each.name}.shape[{each.type.axes.index(symbol(name)) + 1}]"
+        raise ValueError(name)
 
     def input_checks(self) -> list[str]:
         """Refuse what the lines would misread, by the argument's name."""
