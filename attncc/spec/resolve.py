@@ -84,6 +84,11 @@ def all_findings(source: Source, errors: Sequence[Diagnostic]) -> AttnError:
 
 
 def _not_one(file: tree.File, attentions: list[tree.Attention]) -> Diagnostic:
+    layer = next((each for each in file.definitions if isinstance(each, tree.Layer)), None)
+    if layer is not None:
+        label = Label(layer.name.span, "a layer stands around attentions")
+        help_ = "give the file of one attention; `build`, `check`, `explain`, `list` and `fmt` take layers"
+        return Diagnostic("E215", "an attention is wanted here, and this file defines a layer", (label,), (), (help_,))
     if not attentions:
         start = Label(Span(file.source, 1, 1, 1, 2), "expected `attention name { … }` somewhere in the file")
         help_ = "the shortest spec is `attention full {}`"

@@ -130,3 +130,19 @@ def test_the_package_offers_its_names_without_importing_them_first() -> None:
     assert set(attncc.__all__) <= set(dir(attncc))
     with pytest.raises(AttributeError):
         _ = attncc.nonsense
+
+
+def test_layers_are_told_from_attentions() -> None:
+    path = SPECS / "layers/fastformer.attn"
+    for command in ("show", "bench"):
+        result = run(command, path)
+        assert result.exit_code == 1 and "this file defines a layer" in result.stderr
+    found = json.loads(run("explain", path, "--json").stdout)
+    assert found["kind"] == "layer" and found["values"][-1]["shape"] == "[B, n, dim]"
+    listed = json.loads(run("list", path.parent, "--json").stdout)["specs"]
+    assert {"name": "fastformer", "dim": None} == {
+        key: value
+        for each in listed
+        for key, value in (each | each["parameters"]).items()
+        if each["name"] == "fastformer" and key in ("name", "dim")
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from attncc.check.layers.compare import check_layer
 from attncc.check.load import load_module
 from attncc.diagnostics import AttnError
 from attncc.spec.layers.operators import OPERATORS
@@ -74,6 +75,23 @@ def test_products_are_taken_in_the_order_that_costs_least() -> None:
     assert (step.before, step.after) == (("q @ transposed(x) @ x",), ("q @ (transposed(x) @ x)",))
     assert "q @ (_without_padding(x, -2, lengths).mT" in found.text or "x.mT @" in found.text
     assert checked(layer_of("q = x @ W; out = q @ transposed(x) @ x", inputs="x[n, dim]\nparam W[dim, dim]")).ok
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("lengths.clamp(1, ", "lengths.clamp(2, "),
+        (".softmax(axis).masked_fill(padding, 0)", ".softmax(axis)"),
+        ("x.masked_fill(_padding(x, axis, lengths), 0)", "x"),
+        ("kv_lengths=lengths, ", ""),
+    ],
+)
+def test_a_wrong_module_is_found(right: str, wrong: str) -> None:
+    body = "y = x * mean(x, over = n) + softmax(x, over = n); out = attend full_core(y, y, y) + softmax(x, over = n)"
+    found = compiled(layer_of(body))
+    assert right in found.text
+    module = load_module(found.text.replace(right, wrong), "written")
+    assert not check_layer(module, found.plan, ("torch",), quick=True).ok
 
 
 def test_cross_attention_has_lengths_for_each_sequence() -> None:

@@ -121,13 +121,13 @@ def cases_of(layer: Layer, quick: bool) -> Iterator[LayerCase]:
         short = dtype in (torch.bfloat16, torch.float16)
         if short and n in (1, 8):
             continue
-        batch = 3 if padded else 2
+        batch = 4 if padded else 2
         lengths: dict[str, tuple[int, ...] | None] = {}
         run_time: dict[str, int] = {}
         for at, name in enumerate(layer.sequences):
             length = n if at == 0 else n // 2 + 3
             run_time[name] = length
-            lengths[name] = (length, max(length // 2, 1), 0) if padded else None
+            lengths[name] = (length, max(length // 2, 1), 1, 0) if padded else None
         if padded and not run_time:
             continue
         words = ", ".join(f"{name} = {size}" for name, size in run_time.items())
