@@ -2054,7 +2054,7 @@ class _Runs:
         self.back = None  # the sum over middle … high - 1
 
     def between(self, low, high, slots):
-        """The sum over items low … high - 1, in a slot if it is made now; None where there are none."""
+        """The sum over items low … high - 1, in a slot if made now; None for none."""
         if low >= high:
             return None
         if low < self.low and high == self.high:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attncc.diagnostics import Diagnostic, Label, Span
-from attncc.spec.data import Blocks, Data, Role, Size, axis_text
+from attncc.spec.data import Axis, Blocks, Data, Free, Role, Size, axis_text
 from attncc.spec.layers.algebra import describe, drop, insert, written
 from attncc.spec.layers.dims import Dim, blocks, constant
 from attncc.spec.layers.expressions import Expressions, Scope
@@ -202,12 +202,14 @@ class Cores:
                 message = f"the axis {axis_text(axis)} of `{datum.name}` is {dim}, not {expected}"
                 fail("E404", message, value.span, str(written(value).type), *labels, notes=(declared,))
 
-    def _length(self, axis: Size | Blocks | int, bound: Mapping[Size, _Bound]) -> Dim | None:
+    def _length(self, axis: Axis, bound: Mapping[Size, _Bound]) -> Dim | None:
         match axis:
             case Size():
                 return bound[axis].dim if axis in bound else None
             case Blocks(size=size, width=width):
                 return blocks(bound[size].dim, constant(width)) if size in bound else None
+            case Free():
+                return None
         return constant(axis)
 
     def _learned(self, node: tree.Attend, datum: Data, bound: Mapping[Size, _Bound]) -> Node:
