@@ -10,6 +10,7 @@ from attncc.version import VERSION as __version__
 if TYPE_CHECKING:
     from attncc.compiler import Compiled, CompiledLayer, compile_any, compile_source, make_plan
     from attncc.diagnostics import AttnError, Diagnostic, Source
+    from attncc.loading import load
     from attncc.sources import read_source
     from attncc.spec.model import Spec
     from attncc.spec.resolve import load as load_spec
@@ -24,6 +25,7 @@ __all__ = [
     "__version__",
     "compile_any",
     "compile_source",
+    "load",
     "load_spec",
     "make_plan",
     "read_source",
@@ -38,6 +40,7 @@ _PLACES = {
     "Spec": ("attncc.spec.model", "Spec"),
     "compile_any": ("attncc.compiler", "compile_any"),
     "compile_source": ("attncc.compiler", "compile_source"),
+    "load": ("attncc.loading", "load"),
     "load_spec": ("attncc.spec.resolve", "load"),
     "make_plan": ("attncc.compiler", "make_plan"),
     "read_source": ("attncc.sources", "read_source"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,6 +35,11 @@ def text_of(file: BinaryIO, name: str) -> Source:
         return Source(name, data.decode("utf-8"))
     except UnicodeDecodeError:
         raise AttnError(Diagnostic("E901", f"`{name}` is no text", helps=("save it as UTF-8",))) from None
+
+
+def cache_folder() -> Path:
+    """Where the user keeps what can be made again; it need not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attncc"
 
 
 _MOST_BYTES = 1 << 24

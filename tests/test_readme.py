@@ -109,13 +109,16 @@ def test_an_error_is_reported(spec: str, block: str) -> None:
     assert block.strip() == str(caught.value)
 
 
-def test_the_python_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     blocks = [each for each in re.findall(r"^```python\n(.*?)^```", README, re.M | re.S) if "import torch" in each]
     monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     scopes: list[dict[str, Any]] = [{} for _ in blocks]
     for block, scope in zip(blocks, scopes, strict=True):
         exec(compile(textwrap.dedent(block), "README.md", "exec"), scope)
-    whole, by_data = scopes
+    loaded, whole, by_data = scopes
+    assert tuple(loaded["out"].shape) == (2, 8, 300, 64)
     assert tuple(whole["w"].shape) == (2, 8, 4, 300)
     assert tuple(by_data["out"].shape) == (2, 4, 1000, 32)
 

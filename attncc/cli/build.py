@@ -13,9 +13,9 @@ import click
 from attncc.cli.command import FOUND, OK, code_of, command
 from attncc.cli.compiling import build_all, warnings_of
 from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
-from attncc.cli.outputs import on_disk, write_all
 from attncc.cli.render import Screen
 from attncc.diagnostics import AttnError, Diagnostic
+from attncc.outputs import on_disk, write_all
 
 if TYPE_CHECKING:
     from attncc.compiler import Built

@@ -12,9 +12,9 @@ import click
 
 from attncc.cli.command import FOUND, OK, code_of, command
 from attncc.cli.inputs import files_argument, sources_of, stdin_option
-from attncc.cli.outputs import on_disk, write_all
 from attncc.cli.render import Screen
 from attncc.diagnostics import AttnError, Diagnostic, Source
+from attncc.outputs import on_disk, write_all
 from attncc.sources import text_of
 from attncc.syntax.format import format_source
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from attncc.cli.command import FOUND, OK, command
-from attncc.cli.outputs import write_all
 from attncc.cli.render import Screen
 from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
+from attncc.outputs import write_all
 from attncc.syntax.mistake import KEYWORDS
 
 _PLACEHOLDER = "NAME"  # of the template, which is a spec of that name

@@ -207,8 +207,8 @@ def _counts(found: Density, tiles: int) -> dict[str, Any]:
 
 def _write(output: Path, spec: Spec, call: Call, found: Sequence[Look]) -> dict[Path, bool]:
     """Write the picture; says whether the file has changed."""
-    from attncc.cli.outputs import write_all
     from attncc.cli.picture.page import page
+    from attncc.outputs import write_all
 
     if len(found) > _MOST_PANELS:
         raise click.UsageError(f"{len(found)} panels are too many for a picture: choose some with --head")

@@ -30,13 +30,22 @@ def with_used(file: tree.File, *, attentions: bool = False) -> tuple[list[tree.D
     return definitions, reader.errors
 
 
+def sources_of(file: tree.File) -> tuple[Source, ...]:
+    """A file's source and those of all files that it uses, directly or not: all that its meaning depends on."""
+    reader = _Reader(attentions=True)
+    list(reader.read(file, ()))
+    return tuple(reader.sources)
+
+
 class _Reader:
     def __init__(self, attentions: bool) -> None:
         self.errors: list[Diagnostic] = []
+        self.sources: list[Source] = []
         self._beside = () if attentions else (tree.Attention, tree.Layer)  # what is left where it is
         self._done: set[Path] = set()
 
     def read(self, file: tree.File, chain: tuple[Path, ...]) -> Iterator[tree.Definition]:
+        self.sources.append(file.source)
         here = _place(file.source)
         for definition in file.definitions:
             if isinstance(definition, tree.Use):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from lark import Lark, Token, Transformer, Tree, v_args
@@ -13,6 +11,7 @@ from lark.exceptions import UnexpectedToken
 from lark.tree import Meta
 
 from attncc.diagnostics import AttnError, Diagnostic, Label, Source, Span
+from attncc.sources import cache_folder
 from attncc.syntax import tree
 from attncc.syntax.brackets import mismatches
 from attncc.syntax.characters import check_characters
@@ -64,7 +63,7 @@ def parse_with_lexemes(source: Source) -> tuple[tree.File, list[Lexeme]]:
 
 @cache
 def _parser() -> Lark:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attncc"
+    folder = cache_folder()
     try:  # building the tables takes longer than all else that `build` does, so lark keeps them
         folder.mkdir(parents=True, exist_ok=True)
         return make_parser(cache=str(folder / "grammar.bin"))
