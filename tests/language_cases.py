@@ -55,9 +55,9 @@ CASES: dict[str, str] = {
     "words that take a table and numbers of tokens": """
   param t[8]
   input s[B, m]: int, g[B, m]
-  function at(table, x) = table[x] + 0.5 * table[(x + 1) % 8]
+  function near(table, x) = table[x] + 0.5 * table[(x + 1) % 8]
   function change(x) = x[i] - x[j]
-  score = scale * dot(q, k) + at(t, s) + tanh(change(g))""",
+  score = scale * dot(q, k) + near(t, s) + tanh(change(g))""",
     "whole vectors": """
   input near[B, H, n, 4]: int
   score = dot(q, k) / 8 + near[i, j % 4]""",

@@ -69,7 +69,7 @@ class _Function:
     """A function: what its text says without the docstring, the names in it, and the pointers of vectors.
 
     `outline` is the text with nought for every number. `asked` are names of what a pattern reads, each with its
-    pointer, and `truths` those of which some are truth values.
+    pointer, `numbers` those of numbers in scores and weights, and `truths` those of which some are truth values.
     """
 
     text: str
@@ -79,6 +79,7 @@ class _Function:
     read: tuple[str, ...]
     written: tuple[str, ...]
     asked: tuple[tuple[str, str], ...]
+    numbers: tuple[tuple[str, str], ...]
     truths: tuple[str, ...]
 
 
@@ -226,17 +227,30 @@ def _function(node: ast.FunctionDef) -> _Function:
         if isinstance(target, ast.Name)
     ]
     asked = tuple((name, _pointer_in(value)) for name, value in assigned if _asks(name, value))
-    truths = tuple(truth for name, value in assigned if name == "related" for truth in _truths(value))
-    return _Function(text, outline, len(inside), names, tuple(read), tuple(written), asked, truths)
+    numbers = tuple((name, _pointer_in(value)) for name, value in assigned if _is_call_of("_load_numbers", value))
+    truths = tuple(truth for each in inside if _is_of_truths(each) for truth in _truths(each))
+    truths += tuple(truth for name, value in assigned if name == "related" for truth in _truths(value))
+    return _Function(text, outline, len(inside), names, tuple(read), tuple(written), asked, numbers, truths)
 
 
 def _asks(name: str, value: ast.expr) -> bool:
     """Whether a name is that of what a pattern asks of tokens, or of pairs, where it is loaded."""
-    match value:
-        case ast.Call(func=ast.Name(id="_load_facts")):
+    return _is_call_of("_load_facts", value) or _ASKED.search(name) is not None
+
+
+def _is_call_of(name: str, node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id=called)):
+            return called == name
+    return False
+
+
+def _is_of_truths(node: ast.AST) -> bool:
+    """Whether names in an expression stand for truth values, as in weights that are 1 where a predicate holds."""
+    match node:
+        case ast.BinOp(op=ast.BitAnd() | ast.BitOr()) | ast.UnaryOp(op=ast.Invert()):
             return True
-        case _:
-            return _ASKED.search(name) is not None
+    return False
 
 
 def _pointer_in(node: ast.expr) -> str:
@@ -261,6 +275,9 @@ def _asked(parts: list[_Function]) -> Iterator[tuple[str, str]]:
     for part in parts:
         for name, pointer in part.asked:
             yield pointer, "i1" if name in truths else "i64"
+        for name, pointer in part.numbers:
+            if name in truths:
+                yield pointer, "i1"
 
 
 def _vectors(parts: list[_Function]) -> Iterator[str]:

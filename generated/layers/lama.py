@@ -16,12 +16,6 @@
 import torch
 from torch import Tensor, nn
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # the kernels need triton; everything else works without
-    triton = None
-
 # --- the layer ------------------------------------------------------------------------------------
 
 

@@ -15,12 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # the kernels need triton; everything else works without
-    triton = None
-
 # --- the layer ------------------------------------------------------------------------------------
 
 

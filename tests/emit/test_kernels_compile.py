@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,9 @@ KERNELS = [
     for text in distinct(iter(TEXTS.values()))
     for variant in (text.variants if text.of_sums else ((),))
 ]
-BROAD = [(*kernel, target, 128) for kernel in KERNELS for target in ("sm_90", "gfx942")]
+BROAD = [  # two makers of GPUs, in turn: what compiles for one of them nearly always does for the other
+    (*kernel, ("sm_90", "gfx942")[at % 2], 128) for at, kernel in enumerate(KERNELS)
+]
 BY_STATES = (("BY_STATES", 1),)
 CHOSEN = [  # the heaviest bodies, on all targets and widths
     ("longformer", "forward", ()),
@@ -85,10 +86,10 @@ def test_kernels_that_walk_lists_compile(compiler: ProcessPoolExecutor, name: st
     texts = kernels_of(path)
     assert {text.kernel.rstrip("_12") for text in texts} == set(OF_A_PLAN)
     assert {f"*{each}" for text in texts for _, each in text.asked} == types
-    for text, d in product(texts, (64, 128)):
-        tile, found = compiler.submit(first_that_fits, path, text, target, d).result()
-        assert found.ok, f"{text.kernel}, d = {d}, {tile}: {found.why}"
-        assert found.spills <= TARGETS[target].few_spills, f"{text.kernel}, d = {d}"
+    for text in texts:
+        tile, found = compiler.submit(first_that_fits, path, text, target, 64).result()
+        assert found.ok, f"{text.kernel}, {tile}: {found.why}"
+        assert found.spills <= TARGETS[target].few_spills, text.kernel
 
 
 LOOPS = """

@@ -90,7 +90,7 @@ def _needed(text: str) -> dict[str, bool]:
         "math": "math." in text,
         "callable": "Callable" in text,
         "named_tuple": "NamedTuple" in text,
-        "triton": "triton" in text,
+        "triton": "@triton.jit" in text,
         "functional": "functional." in text,
     }
 
