@@ -228,8 +228,9 @@ def _function(node: ast.FunctionDef) -> _Function:
     ]
     asked = tuple((name, _pointer_in(value)) for name, value in assigned if _asks(name, value))
     numbers = tuple((name, _pointer_in(value)) for name, value in assigned if _is_call_of("_load_numbers", value))
-    truths = tuple(truth for each in inside if _is_of_truths(each) for truth in _truths(each))
-    truths += tuple(truth for name, value in assigned if name == "related" for truth in _truths(value))
+    predicates = [each for each in inside if isinstance(each, ast.expr) and _is_of_truths(each)]
+    predicates += [value for name, value in assigned if name == "related"]
+    truths = tuple(truth for each in predicates for truth in _truths(each))
     return _Function(text, outline, len(inside), names, tuple(read), tuple(written), asked, numbers, truths)
 
 
@@ -245,7 +246,7 @@ def _is_call_of(name: str, node: ast.AST) -> bool:
     return False
 
 
-def _is_of_truths(node: ast.AST) -> bool:
+def _is_of_truths(node: ast.expr) -> bool:
     """Whether names in an expression stand for truth values, as in weights that are 1 where a predicate holds."""
     match node:
         case ast.BinOp(op=ast.BitAnd() | ast.BitOr()) | ast.UnaryOp(op=ast.Invert()):
