@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import sys
 import warnings
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from attncc.check.load import imported
 from attncc.compiler import compile_any
 from attncc.diagnostics import AttnError, Source, render
 from attncc.outputs import write_all
@@ -52,20 +52,6 @@ def load(path: str | Path, /, **parameters: float | str) -> ModuleType:
             warnings.warn(render(warning), stacklevel=2)
         write_all({place: compiled.text})
     return imported(place)
-
-
-def imported(path: Path) -> ModuleType:
-    """The module in a file, under the file's name."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # before it runs: what is compiled later finds its module by name
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[path.stem]
-        raise
-    return module
 
 
 def _written(value: float | str) -> str:

@@ -20,14 +20,19 @@ def load_module(text: str, name: str) -> ModuleType:
         return sys.modules[unique]
     path = _folder() / f"{unique}.py"
     path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(unique, path)
+    return imported(path)
+
+
+def imported(path: Path) -> ModuleType:
+    """The module in a file, under the file's name."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[unique] = module
+    sys.modules[path.stem] = module  # before it runs: what is compiled later finds its module by name
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[unique]
+        del sys.modules[path.stem]
         raise
     return module
 
