@@ -59,7 +59,7 @@ class Text:
         return "".join(self.letters[each] for each in numbers.tolist())
 
     def bigram_loss(self) -> float:
-        """Nats per held-out character of a model that knows the last character alone: counts of pairs, each one more."""
+        """Nats per held-out character of a model that knows one character before: counts of pairs, each one more."""
         size = len(self.letters)
         counts = torch.ones(size, size)
         counts.index_put_((self.seen[:-1], self.seen[1:]), torch.tensor(1.0), accumulate=True)
@@ -130,10 +130,10 @@ def train(model: CharacterModel, text: Text, plan: Plan) -> list[tuple[int, floa
     )
     curve: list[tuple[int, float]] = []
     recent: list[float] = []
-    columns = (BarColumn(), TextColumn("step {task.completed}/{task.total}"), TextColumn("loss {task.fields[loss]:.3f}"))
-    with Progress(*columns, TimeRemainingColumn()) as progress:
+    words = TextColumn("step {task.completed}/{task.total}, loss {task.fields[loss]:.3f}")
+    with Progress(BarColumn(), words, TimeRemainingColumn()) as progress:
         task = progress.add_task("", total=plan.steps, loss=math.log(len(text.letters)))
-        for step, (known, following) in zip(range(1, plan.steps + 1), batches(text.seen, plan)):
+        for step, (known, following) in zip(range(1, plan.steps + 1), batches(text.seen, plan), strict=False):
             loss = functional.cross_entropy(model(known).flatten(0, 1), following.flatten())
             optimizer.zero_grad()
             loss.backward()

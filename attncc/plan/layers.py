@@ -16,6 +16,7 @@ from attncc.spec.layers.dims import sequence_of
 from attncc.spec.layers.model import Layer, Node, Op, walk
 
 _ALONG_AN_AXIS = (Op.SOFTMAX, Op.SUM, Op.MEAN, Op.LARGEST, Op.POOL, Op.PICK)
+_ALONG_ALL = (Op.LARGEST_AT, Op.GATHER, Op.COLUMN_SUMS, Op.BLOCK_SUMS)
 _OVER_FEATURES = (Op.LAYER_NORM, Op.RMS_NORM, Op.UNIT, Op.SCALE_NORM)
 
 
@@ -87,6 +88,8 @@ def _mixes(node: Node, cores: Mapping[str, Planned]) -> bool:
     """Whether an operator by itself lets a token read later ones."""
     if node.op is Op.ATTEND:
         return not is_causal(cores[node.name])
+    if node.op in _ALONG_ALL:
+        return True
     if node.op in _ALONG_AN_AXIS:
         return sequence_of(node.args[0].type.axes[node.axis]) is not None
     if node.op in _OVER_FEATURES or node.op is Op.MATMUL:
@@ -130,6 +133,8 @@ def _no_step(layer: Layer, cores: Mapping[str, Planned]) -> str:
         for each in walk(value):
             if each.op is Op.SIZE and each.dims[0].symbols & {"n", "m"}:
                 return "it reads how many tokens there are"
+            if each.op is Op.LOG_SUMS:
+                return f"`{each.op.value}` is not part of a step"
             if each.op is Op.SHIFT or (each.op is Op.SLICE and each.dims[1].symbols & {"n", "m"}):
                 return f"`{each.op.value}` works along the sequence"
             if each.op is not Op.ATTEND and _mixes(each, cores):

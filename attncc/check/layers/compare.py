@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attncc.check.layers.chosen import Choices, recorded
 from attncc.check.layers.dense import Evaluation
 from attncc.check.layers.sizes import LayerCase, cases_of, gradient_of, parameters_of, tensors_of
 from attncc.check.report import Comparison, Property, Report, Verdict
@@ -41,11 +42,7 @@ def run(
     module: nn.Module, layer: Layer, case: LayerCase, tensors: Tensors, device: torch.device | str = "cpu"
 ) -> Tensors:
     """Output and gradients of a module whose parameters have the values of `tensors`."""
-    module = module.to(device, case.dtype)
-    with torch.no_grad():
-        for name, each in module.named_parameters():
-            each.copy_(tensors[name])
-            each.grad = None
+    module = _filled(module.to(device, case.dtype), tensors)
     given = {each.name: _leaf(tensors[each.name].to(device), case.dtype) for each in layer.inputs}
     lengths = {
         _argument(name): None if each is None else torch.tensor(each, device=device) for name, each in case.lengths
@@ -56,13 +53,25 @@ def run(
     return {name: each.cpu() for name, each in found.items()}
 
 
+def _filled(module: nn.Module, tensors: Tensors) -> nn.Module:
+    """A module with the numbers of these tensors."""
+    module.load_state_dict({name: tensors[name] for name in module.state_dict()})
+    return module
+
+
 def run_dense(
-    layer: Layer, case: LayerCase, tensors: Tensors, parameters: Mapping[str, int | float], dtype: torch.dtype
+    layer: Layer,
+    case: LayerCase,
+    tensors: Tensors,
+    parameters: Mapping[str, int | float],
+    dtype: torch.dtype,
+    choices: Choices | None = None,
 ) -> Tensors:
     """The same by the meaning of the layer, computed in `dtype`."""
-    leaves = {name: _leaf(each, dtype) for name, each in tensors.items()}
+    fixed = {each.name for each in layer.learned if each.is_fixed}
+    leaves = {name: each.to(dtype) if name in fixed else _leaf(each, dtype) for name, each in tensors.items()}
     lengths = {name: None if each is None else torch.tensor(each) for name, each in case.lengths}
-    out = Evaluation(layer, parameters, leaves, lengths, dtype).out()
+    out = Evaluation(layer, parameters, leaves, lengths, dtype, choices).out()
     real = {name: each for name, each in leaves.items() if each.requires_grad}
     return {"out": out.detach()} | _gradients(out, real, gradient_of(out, case))
 
@@ -89,11 +98,15 @@ def compare(
     """One case against float64; in 16 bits against what the dense evaluation is off by, here or a rounding away."""
     parameters = parameters_of(layer)
     tensors = tensors_of(layer, case, parameters)
-    exact = run_dense(layer, case, tensors, parameters, torch.float64)
+    made = made_of(module, layer, parameters, form=form)
     try:
-        found = run(made_of(module, layer, parameters, form=form), layer, case, tensors, device)
+        with recorded(module, layer) as choices:
+            found = run(made, layer, case, tensors, device)
     except Exception as error:  # noqa: BLE001  whatever a module raises is a finding
         return Verdict(case.as_case(), form, (), f"raised {type(error).__name__}: {error}")
+    if case.dtype == torch.float64:  # there rounding decides nothing: the dense evaluation chooses for itself
+        choices = {}
+    exact = run_dense(layer, case, tensors, parameters, torch.float64, choices)
 
     @cache
     def losses(name: str, seed: int | None) -> Tensor:
@@ -103,8 +116,8 @@ def compare(
     @cache
     def runs(seed: int | None) -> tuple[Tensors, Tensors]:
         moved = tensors if seed is None else {name: _moved(each, case.dtype, seed) for name, each in tensors.items()}
-        true = exact if seed is None else run_dense(layer, case, moved, parameters, torch.float64)
-        return run_dense(layer, case, moved, parameters, case.dtype), true
+        true = exact if seed is None else run_dense(layer, case, moved, parameters, torch.float64, choices)
+        return run_dense(layer, case, moved, parameters, case.dtype, choices), true
 
     gradients = [each for name, each in exact.items() if name != "out" and each.numel()]
     largest = max((float(each.abs().max()) for each in gradients), default=0.0)
@@ -193,10 +206,7 @@ def _call(module: ModuleType, plan: LayerPlan) -> tuple[nn.Module, list[Tensor]]
     case = LayerCase("property", 2, tuple((name, 21) for name in layer.sequences), (), torch.float64)
     parameters = parameters_of(layer)
     tensors = tensors_of(layer, case, parameters)
-    made = made_of(module, layer, parameters).double()
-    with torch.no_grad():
-        for name, each in made.named_parameters():
-            each.copy_(tensors[name])
+    made = _filled(made_of(module, layer, parameters).double(), tensors)
     return made, [tensors[each.name] for each in layer.inputs]
 
 
@@ -204,9 +214,9 @@ def _state_round_trip(module: ModuleType, plan: LayerPlan) -> Property:
     made, inputs = _call(module, plan)
     other = made_of(module, plan.layer, parameters_of(plan.layer)).double()
     other.load_state_dict(made.state_dict())
-    ok = torch.equal(made(*inputs), other(*inputs)) and list(made.state_dict()) == [
+    ok = torch.equal(made(*inputs), other(*inputs)) and made.state_dict().keys() == {
         each.name for each in plan.layer.learned
-    ]
+    }
     return Property("state", None, ok, f"a state dict {'carries' if ok else 'does not carry'} the parameters over")
 
 

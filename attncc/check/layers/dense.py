@@ -7,14 +7,16 @@ sums over such an axis are products with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from attncc.check.oracle import Dense
 from attncc.check.oracle import dense as dense_core
-from attncc.spec.layers.dims import Dim, sequence_of
+from attncc.spec.layers.dims import Atom, Ceil, Dim, sequence_of
 from attncc.spec.layers.model import Layer, Node, Op
 from attncc.spec.layers.numbers import value_of
 
@@ -59,6 +61,7 @@ class Evaluation:
         tensors: Mapping[str, Tensor],
         lengths: Mapping[str, Tensor | None],
         dtype: torch.dtype,
+        choices: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         self.layer = layer
         self.lengths = lengths
@@ -69,6 +72,9 @@ class Evaluation:
                 if sequence_of(dim) is not None and str(dim) in ("n", "m"):
                     self.sizes[str(dim)] = size
         self.batch = tensors[layer.inputs[0].name].shape[0]
+        self.choices = {name: list(each) for name, each in (choices or {}).items()}  # of a module, to be taken over
+        self.results: dict[str, Dense] = {}  # of calls of cores, by the name of what they made
+        self._last: Dense | None = None
         self.values: dict[str, Tensor | float] = {
             name: each.to(dtype) if each.is_floating_point() else each for name, each in tensors.items()
         }
@@ -76,7 +82,10 @@ class Evaluation:
     def out(self) -> Tensor:
         """The layer's output."""
         for name, node in self.layer.values:
+            self._last = None
             self.values[name] = self.value(node)
+            if self._last is not None:
+                self.results[name] = self._last
         found = self.values["out"]
         assert isinstance(found, Tensor)
         return found
@@ -88,12 +97,20 @@ class Evaluation:
     def there(self, dim: Dim) -> Tensor | None:
         """Which entries of an axis are tokens, bool [B, length]; None where all are."""
         found = sequence_of(dim)
-        if found is None or self.lengths.get(found[0]) is None:
+        lengths = None if found is None else self._count(found)
+        return None if lengths is None else torch.arange(self.length(dim))[None] < lengths[:, None]
+
+    def _count(self, atom: Atom) -> Tensor | None:
+        """How many entries of a sequence, of its blocks or of what was chosen of it, are tokens."""
+        if isinstance(atom, str):
+            return self.lengths.get(atom)
+        inner = sequence_of(atom.of)
+        lengths = None if inner is None else self._count(inner)
+        if lengths is None:
             return None
-        lengths = self.lengths[found[0]]
-        assert lengths is not None
-        count = (lengths / self.length(found[1])).ceil()
-        return torch.arange(self.length(dim))[None] < count[:, None]
+        if isinstance(atom, Ceil):
+            return (lengths / self.length(atom.by)).ceil()
+        return torch.minimum(lengths, torch.tensor(self.length(atom.most)))
 
     def _mask(self, dim: Dim, x: Tensor, axis: int) -> Tensor:
         """The same for an axis of x; ones where nothing is padding."""
@@ -181,6 +198,16 @@ class Evaluation:
                 return (matrix @ x.movedim(node.axis, -2)).movedim(-2, node.axis)
             case Op.ROTATE:
                 return self._rotated(node, x)
+            case Op.EXPAND:
+                return x.expand(self.batch, *x.shape)
+            case Op.CHOOSE:
+                return torch.where(args[0], args[1], args[2])
+            case Op.LARGEST_AT:
+                return self._largest_at(node, x)
+            case Op.GATHER:
+                return self._gathered(node, *args)
+            case Op.LOG_SUMS | Op.COLUMN_SUMS | Op.BLOCK_SUMS:
+                return self._beside(node)
             case Op.ATTEND:
                 return self._attend(node, args)
         raise NotImplementedError(node.op)
@@ -281,10 +308,57 @@ class Evaluation:
 
     def _attend(self, node: Node, args: list[Tensor]) -> Tensor:
         spec = self.layer.core(node.name).spec
-        lengths = None
-        for data, value in zip(spec.data, node.args, strict=True):
-            if data.is_column and lengths is None:
-                there = self.there(value.type.axes[-2] if data.is_vector else value.type.axes[-1])
-                lengths = None if there is None else there.sum(-1)
+        there = self.there(node.dims[0])
+        lengths = None if there is None else there.sum(-1)
         options = {name: self.value(each) for name, each in node.options}
-        return dense_core(spec, *args, kv_lengths=lengths, dtype=self.dtype, **options).out  # type: ignore[arg-type]
+        made = self.choices.get(node.name)
+        choices = made.pop(0) if made else None
+        self._last = dense_core(spec, *args, kv_lengths=lengths, dtype=self.dtype, choices=choices, **options)  # type: ignore[arg-type]
+        return self._last.out
+
+    def _largest_at(self, node: Node, x: Tensor) -> Tensor:
+        """One entry after the other: the first ones, then the largest that is left, the nearest to the beginning."""
+        made = self.choices.get("top")
+        if made:
+            chosen: Tensor = made.pop(0)
+            return chosen
+        there = self._mask(node.args[0].type.axes[0], x, -1).expand(x.shape)
+        count, always = map(self.length, node.dims)
+        rows = []
+        for numbers, present in zip(x.tolist(), there.tolist(), strict=True):
+            order = sorted(
+                range(len(numbers)), key=lambda at: (not present[at], at >= always, -numbers[at] * (at >= always), at)
+            )
+            rows.append(sorted(order[:count]))
+        return torch.tensor(rows)
+
+    def _gathered(self, node: Node, x: Tensor, places: Tensor) -> Tensor:
+        """A product with a matrix of ones at the places."""
+        whole = x.shape[node.axis]
+        ones = (places[..., None] == torch.arange(whole)).to(x.dtype)
+        moved = x.movedim(node.axis, -1).expand(len(places), *x.movedim(node.axis, -1).shape[1:])
+        return torch.einsum("b...n,bkn->b...k", moved, ones).movedim(-1, node.axis)
+
+    def _beside(self, node: Node) -> Tensor:
+        """What a core gives beside its output, of the whole matrix of its weights."""
+        value = node.args[0]
+        made = self.results[value.name]
+        has_heads = len(value.type.axes) == 3
+        if node.op is Op.LOG_SUMS:
+            assert made.lse is not None
+            found = made.lse.to(self.dtype)
+            return found if has_heads else found[:, 0]
+        weights = made.weights
+        rows = self.there(value.type.axes[-2])
+        if rows is not None:
+            weights = torch.where(rows[:, None, :, None], weights, 0)
+        if node.op is Op.COLUMN_SUMS:
+            if not node.numbers[0]:
+                weights = torch.where(torch.eye(weights.shape[-1], dtype=torch.bool), 0, weights)
+            found = weights.sum(-2)
+        else:
+            for axis, dim in zip((-2, -1), node.dims, strict=True):
+                parts = torch.split(weights, self.length(dim), axis)
+                weights = torch.cat([each.sum(axis, keepdim=True) for each in parts], axis)
+            found = weights
+        return found if has_heads else found[:, 0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attncc.spec.layers.dims import Dim, sequence_of
+from attncc.spec.layers.dims import Atom, Ceil, Dim, constant, sequence_of
 from attncc.spec.layers.model import Node, Op, Type
 
 _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(5)
@@ -23,10 +23,19 @@ _LENGTHS = {"n": "lengths", "m": "m_lengths"}
 class Printer:
     """Prints values; remembers which helpers and names the text needs."""
 
-    def __init__(self, spell: Callable[[str], str], learned: Mapping[str, Type], calls: Callable[[Node], str]) -> None:
+    def __init__(
+        self,
+        spell: Callable[[str], str],
+        learned: Mapping[str, Type],
+        calls: Callable[[Node], str],
+        side: Callable[[Node], str] = lambda node: "",
+        batch: str = "",
+    ) -> None:
         self.spell = spell  # a parameter's or a run-time length's name → Python
         self.learned = learned
         self.calls = calls  # of a core: how it is called, up to the closing bracket
+        self.side = side  # what a call of a core gives beside its output
+        self.batch = batch  # how many batch entries there are
         self.helpers: set[str] = set()
         self.lengths: set[str] = set()  # run-time lengths that are read as numbers
         self.longest: dict[str, tuple[Dim, Dim]] = {}  # slices of sequences' lengths, with what they are cut from
@@ -43,13 +52,24 @@ class Printer:
     def lengths_of(self, dim: Dim) -> str:
         """How many entries of a sequence's axis are no padding, as a tensor or None."""
         found = sequence_of(dim)
-        if found is None:
-            return "None"
-        name, by = found
+        return "None" if found is None else self._lengths(found)
+
+    def _lengths(self, atom: Atom) -> str:
+        by = constant(1)
+        while isinstance(atom, Ceil):  # blocks of blocks are blocks
+            by *= atom.by
+            inner = sequence_of(atom.of)
+            assert inner is not None
+            atom = inner
+        if isinstance(atom, str):
+            found = _LENGTHS[atom]
+        else:
+            self.helpers.add("_at_most")
+            found = f"_at_most({self.lengths_of(atom.of)}, {self.dim(atom.most)})"
         if by.number == 1:
-            return _LENGTHS[name]
+            return found
         self.helpers.add("_blocks")
-        return f"_blocks({_LENGTHS[name]}, {self.dim(by)})"
+        return f"_blocks({found}, {self.dim(by)})"
 
     def _inside(self, node: Node, level: int) -> str:
         text, own = self._node(node)
@@ -156,6 +176,20 @@ class Printer:
                 helper = "_rotated" if node.name == "halves" else "_rotated_pairs"
                 self.helpers.add(helper)
                 return f"{helper}({self.text(args[0])}, {node.numbers[0]!r}, start)"
+            case Op.EXPAND:
+                return f"{x()}.expand({', '.join([self.batch, *['-1'] * len(node.type.axes)])})"
+            case Op.CHOOSE:
+                return f"torch.where({', '.join(map(self.text, args))})"
+            case Op.LARGEST_AT:
+                self.helpers |= {"_top"}
+                count, always = node.dims
+                more = f", {self.dim(always)}" if always.terms else ""
+                return f"_top({self.text(args[0])}, {self.dim(count)}, {self.lengths_of(args[0].type.axes[-1])}{more})"
+            case Op.GATHER:
+                self.helpers.add("_gathered")
+                return f"_gathered({self.text(args[0])}, {node.axis}, {self.text(args[1])})"
+            case Op.LOG_SUMS | Op.COLUMN_SUMS | Op.BLOCK_SUMS:
+                return self.side(node)
             case Op.ATTEND:
                 options = [f"{name}={self.text(each)}" for name, each in node.options]
                 return f"{self.calls(node)}({', '.join([*map(self.text, args), *options])})"

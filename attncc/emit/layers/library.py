@@ -69,6 +69,72 @@ def _blocks(lengths, by):
     """How many blocks of `by` tokens cover so many; None stands for no padding."""
     return None if lengths is None else -(-lengths // by)
 ''',
+    "_at_most": '''
+def _at_most(lengths, most):
+    """Lengths of which so many are kept; None stands for no padding."""
+    return None if lengths is None else lengths.clamp(max=most)
+''',
+    "_top": '''
+def _top(x, count, lengths, always=0):
+    """Where the largest stand, in the order of their places: of equal ones the first; padding comes last."""
+    x = x.detach()
+    places = torch.arange(x.shape[-1], device=x.device)
+    x = x.masked_fill(places < always, float("inf"))
+    if lengths is not None:
+        x = x.masked_fill(places >= lengths[:, None], float("-inf"))
+    chosen = x.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    return chosen.sort(-1).values
+''',
+    "_gathered": '''
+def _gathered(x, axis, places):
+    """The entries along an axis at places of each batch entry, [batch, k]."""
+    x = x.movedim(axis, 1)
+    x = x.expand(len(places), *x.shape[1:])
+    index = places.view(*places.shape, *[1] * (x.dim() - 2)).expand(*places.shape, *x.shape[2:])
+    return x.gather(1, index).movedim(1, axis)
+''',
+    "_in_slabs": '''
+def _in_slabs(reduced, weights, values, count, lengths, rows, by=1):
+    """Weights of so many rows at a time, padded ones as 0, each slab reduced, and computed again in backward."""
+
+    def slab(start, *values):
+        found = weights(*values, rows=slice(start, start + rows))
+        if lengths is not None:
+            places = torch.arange(start, start + found.shape[2], device=found.device)
+            found = found.masked_fill((places >= lengths[:, None])[:, None, :, None], 0)
+        return reduced(start, found)
+
+    rows = -(-rows // by) * by
+    for start in range(0, max(count, 1), rows):
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            yield checkpoint(slab, start, *values, use_reentrant=False)
+        else:
+            yield slab(start, *values)
+''',
+    "_column_sums": '''
+def _column_sums(weights, values, count, lengths, own=True, rows=256):
+    """The weight that all rows give to each key, [batch, heads, m], in slabs of rows."""
+
+    def reduced(start, found):
+        if not own:
+            places = torch.arange(found.shape[3], device=found.device)
+            found = found.masked_fill(places[start : start + found.shape[2], None] == places, 0)
+        return found.sum(2)
+
+    return sum(_in_slabs(reduced, weights, values, count, lengths, rows)).to(values[0].dtype)
+''',
+    "_block_sums": '''
+def _block_sums(weights, values, count, lengths, by, across, rows=256):
+    """The weight that blocks of rows give to blocks of keys, in slabs of rows."""
+
+    def reduced(start, found):
+        below, beside = -found.shape[2] % by, -found.shape[3] % across
+        found = functional.pad(found, (0, beside, 0, below))
+        return found.unflatten(3, (-1, across)).sum(4).unflatten(2, (-1, by)).sum(3)
+
+    parts = tuple(_in_slabs(reduced, weights, values, count, lengths, rows, by))
+    return torch.cat(parts, 2).to(values[0].dtype)
+''',
     "_pool": '''
 def _pool(x, axis, by, lengths):
     """Means of blocks of `by` neighbours, over those that are no padding; 0 where there are none."""
@@ -132,6 +198,8 @@ _CALLS = {
     "_softmax": ("_padding",),
     "_largest": ("_padding",),
     "_pool": ("_without_padding",),
+    "_column_sums": ("_in_slabs",),
+    "_block_sums": ("_in_slabs",),
     "_scale_norm": ("_unit",),
     "_rotated": ("_angles",),
     "_rotated_pairs": ("_angles",),

@@ -89,10 +89,14 @@ class Constructor:
 
     def parameters(self) -> list[str]:
         """The learned tensors, empty."""
-        return [
-            f"self.{each.name} = nn.Parameter(torch.empty({self._shape(each)}, device=device, dtype=dtype))"
-            for each in self.layer.learned
-        ]
+        found = []
+        for each in self.layer.learned:
+            empty = f"torch.empty({self._shape(each)}, device=device, dtype=dtype)"
+            if each.is_fixed:
+                found.append(f'self.register_buffer("{each.name}", {empty})')
+            else:
+                found.append(f"self.{each.name} = nn.Parameter({empty})")
+        return found
 
     def _shape(self, each: Learned) -> str:
         return ", ".join(map(self.printer.dim, each.type.axes)) or "()"

@@ -12,7 +12,7 @@ from attncc.emit.header import derivation
 from attncc.emit.layers.expressions import Printer
 from attncc.emit.layers.library import library
 from attncc.emit.layers.made import Constructor
-from attncc.emit.layers.sections import Section, sections
+from attncc.emit.layers.sections import Section, sections, weights_name
 from attncc.emit.module import render
 from attncc.emit.units import laid_out
 from attncc.emit.writer import fill
@@ -21,7 +21,7 @@ from attncc.plan.describe import cost_sentence, decoder_sentence, plan_sentence
 from attncc.plan.layers import LayerPlan
 from attncc.plan.model import Mixture, Plan
 from attncc.spec.layers.dims import Dim, sequence_of, symbol
-from attncc.spec.layers.model import Input, Kind, Node, Op
+from attncc.spec.layers.model import Input, Kind, Node, Op, sides_of
 from attncc.version import VERSION
 
 
@@ -38,7 +38,8 @@ class CallSite:
 def emit_layer(plan: LayerPlan) -> str:
     """The module's text, formatted; the same for the same plan."""
     layer = plan.layer
-    made = sections([(name, emit(planned)) for name, planned in plan.cores])
+    weighed = {each.name for each in sides_of(layer) if each.op is not Op.LOG_SUMS}
+    made = sections([(name, emit(planned)) for name, planned in plan.cores], weighed)
     class_name = camel_case(layer.name)
     body = _Body(plan, {each.name: each for each in made})
     own = Constructor(layer, plan)
@@ -91,6 +92,7 @@ def _needed(text: str) -> dict[str, bool]:
         "callable": "Callable" in text,
         "named_tuple": "NamedTuple" in text,
         "triton": "@triton.jit" in text,
+        "checkpoint": "checkpoint(" in text,
         "functional": "functional." in text,
     }
 
@@ -157,11 +159,61 @@ class _Body:
         self.made = made
         self.sites: list[CallSite] = []
         self._constants = {each.name: str(each.value) for each in self.layer.parameters if each.fixed}
-        self.printer = Printer(self.spell, {each.name: each.type for each in self.layer.learned}, self._call)
-        statements = [(name, self.printer.text(node)) for name, node in self.layer.values if not _is_size(node)]
-        self.lines = [f"{name} = {text}" for name, text in statements[:-1]]
-        self.lines.append(f"return {statements[-1][1]}")
+        learned = {each.name: each.type for each in self.layer.learned}
+        batch = f"{self.layer.inputs[0].name}.shape[0]"
+        self.printer = Printer(self.spell, learned, self._call, self._side, batch)
+        self.read_beside = {(node.args[0].name, node.op) for node in sides_of(self.layer)}
+        self.calls: dict[str, tuple[Node, list[str], str]] = {}  # of what sides are read: arguments, and options
+        values = [(name, node) for name, node in self.layer.values if not _is_size(node)]
+        self.lines = [line for name, node in values[:-1] for line in self._statements(name, node)]
+        self.lines.append(f"return {self.printer.text(values[-1][1])}")
         self.lines[:0] = self._before()
+
+    def _statements(self, name: str, node: Node) -> list[str]:
+        """The lines that compute a value."""
+        if not any(name == each for each, _ in self.read_beside):
+            return [f"{name} = {self.printer.text(node)}"]
+        found: list[str] = []
+        call = node.args[0] if node.op is Op.DROP else node
+        arguments = []
+        for data, each in zip(self.layer.core(call.name).spec.data, call.args, strict=True):
+            text = self.printer.text(each)
+            if not text.replace(".", "").isidentifier():  # it is read more than once
+                found.append(f"{name}_{data.name} = {text}")
+                text = f"{name}_{data.name}"
+            arguments.append(text)
+        options = [f"{option}={self.printer.text(each)}" for option, each in call.options]
+        has_logs = (name, Op.LOG_SUMS) in self.read_beside
+        targets = [name, *[_logs(name)] * has_logs]
+        given = ", ".join([*arguments, *options, *["return_lse=True"] * has_logs])
+        found.append(f"{', '.join(targets)} = {self._call(call)}({given})")
+        if node.op is Op.DROP:
+            found += [f"{each} = {each}.squeeze({axis})" for each, axis in zip(targets, (-3, -2), strict=False)]
+        self.calls[name] = call, arguments, ", ".join(options)
+        return found
+
+    def _side(self, node: Node) -> str:
+        """What a call gives beside its output."""
+        name = node.args[0].name
+        call, arguments, options = self.calls[name]
+        if node.op is Op.LOG_SUMS:
+            return f"{_logs(name)}.to({name}.dtype)"
+        section = self.made[call.name]
+        lengths = self.printer.lengths_of(call.dims[0])
+        given = ", ".join([*[f"kv_lengths={lengths}"] * (lengths != "None"), *[options] * bool(options)])
+        weights = weights_name(section.function)
+        weights = f"functools.partial({weights}, {given})" if given else weights
+        data = self.layer.core(call.name).spec.data
+        values = [text for each, text in zip(data, arguments, strict=True) if each.name in section.weights]
+        rows = call.type.axes[-2]
+        helper = "_column_sums" if node.op is Op.COLUMN_SUMS else "_block_sums"
+        self.printer.helpers.add(helper)
+        parts = [weights, f"({', '.join(values)},)", self.printer.dim(rows), self.printer.lengths_of(rows)]
+        parts += [self.printer.dim(each) for each in node.dims]
+        parts += ["own=False"] * (node.op is Op.COLUMN_SUMS and not node.numbers[0])
+        found = f"{helper}({', '.join(parts)})"
+        has_heads = len(node.args[0].type.axes) == len(call.type.axes)
+        return found if has_heads else f"{found}.squeeze(1)"
 
     def spell(self, name: str) -> str:
         """A parameter is held by the module, unless it is fixed; other names are local."""
@@ -211,18 +263,16 @@ class _Body:
         if name in taken:
             name = f"{name}_core"
         options = []
-        spec = self.layer.core(node.name).spec
-        keys = next(
-            (value.type.axes[-2] if data.is_vector else value.type.axes[-1])
-            for data, value in zip(spec.data, node.args, strict=True)
-            if data.is_column
-        )
-        lengths = self.printer.lengths_of(keys)
+        lengths = self.printer.lengths_of(node.dims[0])
         if lengths != "None":
             options.append(f"kv_lengths={lengths}")
         options.append("form=self.form")
         self.sites.append(CallSite(name, section.function, section.cache, ", ".join(options)))
         return name
+
+
+def _logs(name: str) -> str:
+    return f"{name}_log_sums"
 
 
 def _is_size(node: Node) -> bool:

@@ -29,7 +29,7 @@ def describe(node: Node) -> str:
 
 def written(node: Node) -> Node:
     """The value as it was written, without axes that were added to it."""
-    while node.op is Op.INSERT:
+    while node.op in (Op.INSERT, Op.EXPAND):
         node = node.args[0]
     return node
 
@@ -48,6 +48,26 @@ def insert(node: Node, axis: int) -> Node:
     axes = list(node.type.axes)
     axes.insert(len(axes) + 1 + axis, ONE)
     return Node(Op.INSERT, (node,), replace(node.type, axes=tuple(axes)), axis=axis, span=node.span)
+
+
+def expanded(node: Node) -> Node:
+    """The same for each batch entry."""
+    return Node(Op.EXPAND, (node,), replace(node.type, batched=True), span=node.span)
+
+
+def choose(condition: Node, then: Node, otherwise: Node, span: Span) -> Node:
+    """Rows of one value or of another, by a truth value for each token."""
+    if condition.type.kind is not Kind.BOOL or len(condition.type.axes) != 1:
+        fail("E401", f"{describe(condition)} is no truth value of each token", condition.span, str(condition.type))
+    (tokens,) = condition.type.axes
+    made = elementwise(Op.CHOOSE, (then, otherwise), span)
+    at = next((at for at in (-2, -1) if len(made.type.axes) >= -at and made.type.axes[at] == tokens), None)
+    if at is None:
+        fail("E401", f"the values have no axis `{tokens}` to choose by", span, str(made.type))
+    type_ = Type(made.type.axes, batched=True)
+    for _ in range(-at - 1):
+        condition = insert(condition, -1)
+    return Node(Op.CHOOSE, (with_rank(condition, len(type_.axes)), *made.args), type_, span=span)
 
 
 def drop(node: Node, axis: int) -> Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from keyword import iskeyword
 from typing import TypeVar
@@ -54,6 +54,7 @@ class Body:
         self.values: list[tuple[str, Node]] = []
         self.conditions: list[Node] = []
         self.initials: dict[str, tree.Tree] = {}
+        self.parameters: set[str] = set()  # of the layer that is built
         self.expressions: Expressions
         self.sources: list[Source] = []  # of layers that are called
         self._open: list[str] = []
@@ -205,8 +206,7 @@ class Body:
             fail("E404", f"this is no `{name}` of the layer", value.span, text, notes=(declared,))
         if value.op is Op.NAME:
             return value
-        self.values.append((frame.prefix + name, value))  # once, however often the layer reads it
-        return Node(Op.NAME, (), value.type, name=frame.prefix + name, span=value.span)
+        return self.bind(frame.prefix + name, value)
 
     def _settle(self, frame: Frame) -> None:
         """All inputs are known: what they have not told has no value."""
@@ -241,12 +241,28 @@ class Body:
         self.take(name, frame, of_module=False)
         made = self.expressions.value(statement.value, frame.scope)
         flat = frame.prefix + name.text
-        self.values.append((flat, made))
+        named = self.bind(flat, made)
         if made.type.is_number and (dim := self.expressions.dim(statement.value, frame.scope)) is not None:
             return length(dim, name.span)
-        return Node(Op.NAME, (), made.type, name=flat, span=name.span)
+        return replace(named, span=name.span)
 
     # --- layers that are called -------------------------------------------------------------------------------
+
+    def bind(self, name: str, value: Node) -> Node:
+        """Give a value a name that nothing else has: it is computed once, however often it is read."""
+        known = {each for each, _ in self.values} | {each.name for each in self.inputs} | self.parameters | _TAKEN
+        known |= {each.name for each in (*self.learned, *self.cores.learned)}
+        found, count = name, 1
+        while found in known:
+            count += 1
+            found = f"{name}_{count}"
+        self.values.append((found, value))
+        self.expressions.definitions[found] = value
+        return Node(Op.NAME, (), value.type, name=found, span=value.span)
+
+    def argument(self, name: str, value: Node) -> Node:
+        """What a function word reads more than once."""
+        return self.bind(self.cores.prefix + name, value)
 
     def call(self, node: tree.Call, scope: Scope) -> Node:
         """A layer called by another: its values and what it learns, under names that begin with its own.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attncc.diagnostics import Diagnostic, Label, Span
 from attncc.spec.data import Axis, Blocks, Data, Free, Role, Size, axis_text
-from attncc.spec.layers.algebra import describe, drop, insert, written
+from attncc.spec.layers.algebra import describe, drop, expanded, insert, written
 from attncc.spec.layers.dims import Dim, blocks, constant
 from attncc.spec.layers.expressions import Expressions, Scope
 from attncc.spec.layers.findings import Fault, fail
@@ -151,6 +151,8 @@ class Cores:
             if value is None:
                 laid.append(None)
                 continue
+            if Size.BATCH in each.axes and not value.type.batched and not value.type.is_number:
+                value = expanded(value)
             if lacks_heads[each.name]:
                 value = insert(value, -len(each.axes) + 1)
             self._match(node, each, value, bound, shared)
@@ -169,7 +171,12 @@ class Cores:
             fail("E404", f"the width of what `{core.name}` gives is not known", node.span)
         made = Type((heads, rows.dim, width.dim), batched=True)
         arguments = tuple(each for each in laid if each is not None)
-        result = Node(Op.ATTEND, arguments, made, name=core.name, options=options, span=node.span)
+        keys = next(
+            value.type.axes[-2] if each.is_vector else value.type.axes[-1]
+            for each, value in zip(data, arguments, strict=True)
+            if each.is_column
+        )
+        result = Node(Op.ATTEND, arguments, made, name=core.name, dims=(keys,), options=options, span=node.span)
         return drop(result, -3) if rows_lack else result
 
     def _lacks_heads(self, datum: Data, value: Node) -> bool:

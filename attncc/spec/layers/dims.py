@@ -1,4 +1,4 @@
-"""Lengths of axes in symbols: sums of products of parameters and run-time lengths, and of how many blocks these make.
+"""Lengths of axes in symbols: sums of products of parameters and run-time lengths, of blocks of these, and of some.
 
 Two axes fit where their lengths are the same sum. A quotient such as `dim / heads` is a product with a negative power;
 that it is a whole number is demanded of the parameters when a module is made.
@@ -21,7 +21,15 @@ class Ceil:
     by: Dim
 
 
-Atom = str | Ceil
+@dataclass(frozen=True, slots=True)
+class Least:
+    """So many of `of`, or all where there are fewer."""
+
+    of: Dim
+    most: Dim
+
+
+Atom = str | Ceil | Least
 _Powers = tuple[tuple[Atom, int], ...]  # of one product, in the order of their texts
 
 
@@ -114,22 +122,35 @@ def blocks(of: Dim, by: Dim) -> Dim:
     return Dim(((((Ceil(of, by), 1),), Fraction(1)),))
 
 
-def sequence_of(dim: Dim) -> tuple[str, Dim] | None:
-    """The run-time length that an axis holds the tokens of, with how many of these make one entry; else None.
+def least(of: Dim, most: Dim) -> Dim:
+    """min(of, most)"""
+    return Dim(((((Least(of, most), 1),), Fraction(1)),))
+
+
+def sequence_of(dim: Dim) -> Atom | None:
+    """What an axis that holds tokens of a sequence has: the sequence, its blocks, or some of its tokens; else None.
 
     Such an axis is padded in batch entries whose sequence is shorter: of n tokens the first lengths[b] are there, of
-    their blocks of c the first ceil(lengths[b] / c).
+    their blocks of c the first ceil(lengths[b] / c), of c chosen ones the first min(lengths[b], c).
     """
     if len(dim.terms) != 1:
         return None
     ((powers, factor),) = dim.terms
     match powers:
         case ((str() as name, 1),) if factor == 1 and name in RUN_TIME:
-            return name, constant(1)
-        case ((Ceil(of=of, by=by), 1),) if factor == 1:
-            inner = sequence_of(of)
-            return None if inner is None else (inner[0], inner[1] * by)
+            return name
+        case ((Ceil(of=of) | Least(of=of) as atom, 1),) if factor == 1 and sequence_of(of) is not None:
+            return atom
     return None
+
+
+def run_time_of(atom: Atom) -> str:
+    """The run-time length whose tokens it is made of."""
+    while not isinstance(atom, str):
+        inner = sequence_of(atom.of)
+        assert inner is not None
+        atom = inner
+    return atom
 
 
 def _names(dim: Dim) -> Iterator[str]:
@@ -138,7 +159,7 @@ def _names(dim: Dim) -> Iterator[str]:
             if isinstance(atom, str):
                 yield atom
             else:
-                yield from (*_names(atom.of), *_names(atom.by))
+                yield from (*_names(atom.of), *_names(atom.by if isinstance(atom, Ceil) else atom.most))
 
 
 def _key(powers: _Powers) -> tuple[int, str]:
@@ -162,13 +183,18 @@ def _product(a: _Powers, b: _Powers) -> _Powers:
 def _evaluated(powers: _Powers, sizes: Mapping[str, int]) -> Fraction:
     value = Fraction(1)
     for atom, power in powers:
-        one = (
-            Fraction(sizes[atom])
-            if isinstance(atom, str)
-            else Fraction(-(-atom.of.value(sizes) // atom.by.value(sizes)))
-        )
-        value *= one**power
+        value *= _atom_value(atom, sizes) ** power
     return value
+
+
+def _atom_value(atom: Atom, sizes: Mapping[str, int]) -> Fraction:
+    match atom:
+        case str():
+            return Fraction(sizes[atom])
+        case Ceil(of=of, by=by):
+            return Fraction(-(-of.value(sizes) // by.value(sizes)))
+        case Least(of=of, most=most):
+            return min(of.value(sizes), most.value(sizes))
 
 
 def _term_text(powers: _Powers, factor: Fraction, spell: Callable[[str], str], python: bool) -> str:
@@ -185,6 +211,8 @@ def _term_text(powers: _Powers, factor: Fraction, spell: Callable[[str], str], p
 def _atom_text(atom: Atom, spell: Callable[[str], str], python: bool) -> str:
     if isinstance(atom, str):
         return spell(atom)
+    if isinstance(atom, Least):
+        return f"min({atom.of.text(spell, python)}, {atom.most.text(spell, python)})"
     of, by = (_bracketed(each.text(spell, python)) for each in (atom.of, atom.by))
     return f"-(-{of} // {by})" if python else f"ceil({of} / {by})"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from attncc.diagnostics import Label, Span
 from attncc.spec.functions import FUNCTIONS
-from attncc.spec.layers.algebra import describe, elementwise, length, matmul, number
+from attncc.spec.layers.algebra import choose, describe, elementwise, length, matmul, number
 from attncc.spec.layers.dims import RUN_TIME, Dim, blocks, constant, symbol
 from attncc.spec.layers.findings import fail
 from attncc.spec.layers.model import NUMBER, Divides, Node, Op
@@ -43,6 +43,8 @@ class Expressions:
         self.layers = layers
         self.attend = attend
         self.sequences = sequences  # run-time lengths that inputs have
+        self.definitions: dict[str, Node] = {}  # what names of values stand for
+        self.bind: Callable[[str, Node], Node]  # gives a value a name like this one
         self.divisions: list[Divides] = []
         self.conditions: list[Node] = []  # that operators demand of parameters
         self.used: set[str] = set()  # words that were expanded
@@ -88,6 +90,9 @@ class Expressions:
                 return self._call(node, scope)
             case tree.Attend():
                 return self.attend(node, scope)
+            case tree.Conditional(condition=condition, then=then, otherwise=otherwise):
+                parts = [self.value(each, scope) for each in (condition, then, otherwise)]
+                return choose(parts[0], parts[1], parts[2], span)
         fail("E204", "a layer has no use for this", span, "expected arithmetic, `@`, or a call")
 
     def _binary(self, op: Op, left: Node, right: Node, span: Span) -> Node:
@@ -234,8 +239,9 @@ class Expressions:
                     fail("E206", "arguments by name come last", each.span)
                 values.append(found)
         call = Call(
-            node.name.text, node.span, tuple(values), named, dims, self.divisions.append, self.conditions.append
-        )
+            node.name.text, node.span, tuple(values), named, dims, self.divisions.append, self.conditions.append,
+            self.definitions,
+        )  # fmt: skip
         made = OPERATORS[node.name.text].shape(call)
         call.done()
         return made
@@ -267,7 +273,23 @@ class Expressions:
                     label = Label(word.name.span, "defined here")
                     fail("E206", f"`{word.name.text}` lacks `{parameter.name.text}`", node.span, "", label)
                 given[parameter.name.text] = self.value(parameter.default, given)
+        for parameter in word.parameters:
+            name = parameter.name.text
+            value = given[name]
+            if value is None or value.type.is_number or value.op is Op.NAME:
+                continue
+            if _count(word.body, name) > 1:
+                given[name] = self.bind(f"{word.name.text}_{name}", value)
         return replace(self.value(word.body, given), span=node.span)
+
+
+def _count(node: tree.Node, name: str) -> int:
+    """How often an expression reads a name."""
+    if isinstance(node, tree.Reference):
+        return int(node.name == name)
+    parts = (getattr(node, each) for each in node.__dataclass_fields__ if each != "span")
+    every = (each for part in parts for each in (part if isinstance(part, tuple) else (part,)))
+    return sum(_count(each, name) for each in every if isinstance(each, tree.Node))
 
 
 def signature_of(name: str) -> str:

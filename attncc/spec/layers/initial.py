@@ -45,12 +45,19 @@ def beginning(
         if each.draw is not None:
             found.append(each)
             continue
+        written = initials.get(each.name)
+        is_fixed = False
+        match written:
+            case tree.Call(name=tree.Identifier(text="fixed"), arguments=(inner,)) if not isinstance(
+                inner, tree.NamedArgument
+            ):
+                written, is_fixed = inner, True
         try:
-            draw, numbers = _draw(each, initials.get(each.name), each.name in gains)
+            draw, numbers = _draw(each, written, each.name in gains)
         except Fault as fault:
             errors += fault.diagnostics
             continue
-        found.append(replace(each, draw=draw, numbers=numbers))
+        found.append(replace(each, draw=draw, numbers=numbers, is_fixed=is_fixed))
     return found
 
 

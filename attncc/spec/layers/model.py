@@ -81,6 +81,14 @@ class Op(Enum):
     SHIFT = "shift"  # along `axis` by dims[0] entries, zeros come in
     ROTATE = "rope"  # vectors turned by their position along `axis`; numbers[0] is the base, name "halves" | "pairs"
     ATTEND = "attend"  # `name` of the core
+    EXPAND = "the same for each batch entry"  # a value without a batch axis gets one
+    CHOOSE = "? :"  # of the rows of two values, by truth values of tokens
+    LARGEST_AT = "top"  # the places of the dims[0] largest along the last axis, in order; the first dims[1] always
+    GATHER = "gather"  # along `axis` the entries at the places of the second
+    # Of a value that `attend` has made, which is named:
+    LOG_SUMS = "log_sums"  # the logarithms of what its rows are divided by
+    COLUMN_SUMS = "column_sums"  # how much weight all rows give to each key; numbers[0] is 0 without their own keys'
+    BLOCK_SUMS = "block_sums"  # how much weight dims[0] rows together give to dims[1] keys together
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,9 @@ class Input:
     span: Span = field(compare=False, repr=False)
 
 
+SIDES = (Op.LOG_SUMS, Op.COLUMN_SUMS, Op.BLOCK_SUMS)
+
+
 class Draw(Enum):
     """How entries of a learned parameter are drawn at first."""
 
@@ -150,12 +161,13 @@ class Draw(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A learned tensor and how it begins."""
+    """A learned tensor and how it begins; one that is fixed stays so, a buffer of the module."""
 
     name: str
     type: Type
     draw: Draw | None  # None until all values are known
     numbers: tuple[float, ...] = ()
+    is_fixed: bool = False
     span: Span | None = field(default=None, compare=False, repr=False)
 
 
@@ -199,3 +211,8 @@ class Layer:
     def core(self, name: str) -> Core:
         """The core of a name."""
         return next(each for each in self.cores if each.name == name)
+
+
+def sides_of(layer: Layer) -> list[Node]:
+    """What values read of calls of attentions beside their output."""
+    return [node for _, value in layer.values for node in walk(value) if node.op in SIDES]

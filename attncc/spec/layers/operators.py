@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from attncc.diagnostics import Label, Span
 from attncc.spec.layers.algebra import ONE, describe, length, reduced, transposed, with_rank
-from attncc.spec.layers.dims import RUN_TIME, Dim, blocks, constant, sequence_of
+from attncc.spec.layers.dims import RUN_TIME, Dim, blocks, constant, least, sequence_of
 from attncc.spec.layers.findings import fail
 from attncc.spec.layers.model import NUMBER, Divides, Kind, Node, Op, Type
 from attncc.spec.words import nearest
@@ -32,6 +32,7 @@ class Call:
     def __init__(
         self, name: str, span: Span, values: tuple[Node, ...], named: Mapping[str, Node],
         dims: Mapping[str, Dim | None], demand: Callable[[Divides], None], require: Callable[[Node], None],
+        definitions: Mapping[str, Node],
     ) -> None:  # fmt: skip
         self.name = name
         self.span = span
@@ -40,6 +41,7 @@ class Call:
         self.dims = dims  # by place ("0", "1", …) and by name: arguments that are lengths
         self.demand = demand
         self.require = require
+        self.definitions = definitions  # what names of values stand for
         self._read: set[str] = set()
 
     @property
@@ -55,6 +57,25 @@ class Call:
         if node.type.kind is not Kind.REAL:
             fail("E204", f"{describe(node)} holds no real numbers", node.span, f"it holds {node.type.kind.value}")
         return node
+
+    def places(self, at: int) -> Node:
+        """An argument of whole numbers, one for each entry of an axis."""
+        node = self._at(at)
+        if node.type.kind is not Kind.INT or len(node.type.axes) != 1 or not node.type.batched:
+            text = f"expected whole numbers [k], such as those of `top`, found {node.type}"
+            fail("E401", f"{describe(node)} says no places", node.span, text)
+        return node
+
+    def attended(self) -> tuple[Node, Node]:
+        """The first argument, a named value that `attend` has made, and the call that made it."""
+        node = self._at(0)
+        made = self.definitions.get(node.name) if node.op is Op.NAME else None
+        while made is not None and made.op is Op.DROP:
+            made = made.args[0]
+        if made is None or made.op is not Op.ATTEND:
+            help_ = f"name what an attention gives, `a = attend …`, and write `{self.name}(a)`"
+            fail("E401", f"`{self.name}` is about a call of an attention", node.span, helps=(help_,))
+        return node, made
 
     def _at(self, at: int) -> Node:
         if at >= len(self.values):
@@ -318,6 +339,49 @@ def _rope(style: str) -> Callable[[Call], Node]:
     return shape
 
 
+def _top(call: Call) -> Node:
+    x, count = call.x, call.dim(1, "count")
+    if len(x.type.axes) != 1 or sequence_of(x.type.axes[0]) is None or not x.type.batched:
+        fail("E401", "`top` compares one number for each token", x.span, f"{x.type}, expected [n]")
+    always = call.dim(2, "always") if call.count(2) > 0 or call.has("always") else constant(0)
+    sides = (length(always, call.span), length(count, call.span))
+    call.require(Node(Op.COMPARE, sides, NUMBER, name="<=", span=call.span))
+    made = Type((least(x.type.axes[0], count),), batched=True, kind=Kind.INT)
+    return Node(Op.LARGEST_AT, (x,), made, axis=-1, dims=(count, always), span=call.span)
+
+
+def _gather(call: Call) -> Node:
+    x, places = call.x, call.places(1)
+    axis = _tokens_axis(call, x)
+    axes = list(x.type.axes)
+    axes[len(axes) + axis] = places.type.axes[0]
+    return Node(Op.GATHER, (x, places), Type(tuple(axes), batched=True), axis=axis, span=call.span)
+
+
+def _side(op: Op) -> Callable[[Call], Node]:
+    """What a call of an attention gives beside its output: for each row, for each key, or for blocks of them."""
+
+    def shape(call: Call) -> Node:
+        value, made = call.attended()
+        heads, rows, _ = made.type.axes
+        keys = made.dims[0]
+        axes: tuple[Dim, ...] = (rows,) if op is Op.LOG_SUMS else (keys,)
+        dims: tuple[Dim, ...] = ()
+        own = 1.0
+        if op is Op.BLOCK_SUMS:
+            dims = call.dim(1, "rows"), call.dim(2, "keys")
+            axes = blocks(rows, dims[0]), blocks(keys, dims[1])
+        elif op is Op.COLUMN_SUMS:
+            own = call.number("own", 1.0)
+            if not own and rows != keys:
+                fail("E401", "rows have keys of their own where there are as many", call.span, f"{rows} and {keys}")
+        if len(value.type.axes) == len(made.type.axes):
+            axes = heads, *axes
+        return Node(op, (value,), Type(axes, batched=True), name=made.name, dims=dims, numbers=(own,), span=call.span)
+
+    return shape
+
+
 def _tokens_axis(call: Call, x: Node) -> int:
     """The one axis that is a sequence, or the one that `over` names."""
     if call.has("over"):
@@ -367,5 +431,18 @@ OPERATORS: dict[str, Operator] = {
                  _rope("halves")),
         Operator("rope_pairs", "rope_pairs(x, base = 10000)", "features 2t and 2t + 1 turned by the token's position",
                  _rope("pairs")),
+        Operator("top", "top(x, count, always = 0)",
+                 "the places of the `count` largest of one number for each token, of equal ones the first, in their "
+                 "order; the first `always` are among them, padding comes last; no gradient", _top),
+        Operator("gather", "gather(x, places)", "along a sequence the entries at places such as those of `top`",
+                 _gather),
+        Operator("log_sums", "log_sums(a)",
+                 "of `a = attend …`: the logarithm of what each row is divided by", _side(Op.LOG_SUMS)),
+        Operator("column_sums", "column_sums(a, own = 1)",
+                 "of `a = attend …`: the weight that all rows give to each key, padded rows left out; with `own = 0` "
+                 "without the weight of a token for itself", _side(Op.COLUMN_SUMS)),
+        Operator("block_sums", "block_sums(a, rows, keys)",
+                 "of `a = attend …`: the weight that so many rows give to so many keys, for every two blocks",
+                 _side(Op.BLOCK_SUMS)),
     )
 }  # fmt: skip

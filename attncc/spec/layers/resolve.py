@@ -61,6 +61,7 @@ def resolve_layer(file: tree.File, overrides: Mapping[str, str]) -> Layer:
     calls = dict.fromkeys(layers, body.call)
     sequences = frozenset(_sequences(built))
     body.expressions = cores.expressions = Expressions(words, cores.attend, calls, sequences)
+    body.expressions.bind = body.argument
     layer = _LayerResolver(file.source, built, body).run(overrides)
     if errors or layer is None:
         raise all_findings(file.source, errors)
@@ -169,6 +170,7 @@ class _LayerResolver:
                 continue
             known[name.text] = each
             self.body.take(name, self.frame)
+            self.body.parameters.add(name.text)
             made = self.body.attempt(partial(self._parameter, each, overrides.get(each.name.text)))
             found += made
             self.frame.scope[name.text] = self._of_parameter(made[0], name.span) if made else None

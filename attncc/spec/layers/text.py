@@ -22,8 +22,10 @@ def text(node: Node) -> str:
             return str(node.dims[0])
         case Op.NAME:
             return node.name
-        case Op.INSERT | Op.DROP:
+        case Op.INSERT | Op.DROP | Op.EXPAND:
             return text(node.args[0])
+        case Op.CHOOSE:
+            return " ? ".join(_inside(each, _SUM) for each in node.args[:2]) + f" : {_inside(node.args[2], _SUM)}"
         case Op.COMPARE:
             return f" {node.name} ".join(_inside(each, _SUM) for each in node.args)
         case Op.AND | Op.OR:
@@ -68,6 +70,14 @@ def _more(node: Node) -> list[str]:
             return [f"over = {_axis(node.args[0], node.axis)}"]
         case Op.CONCAT if node.axis != -1:
             return [f"over = {_axis(node.args[0], node.axis)}"]
+        case Op.LARGEST_AT:
+            return [str(each) for each in node.dims if each.terms]
+        case Op.GATHER if sum(each == node.args[0].type.axes[node.axis] for each in node.args[0].type.axes) == 1:
+            return [f"over = {_axis(node.args[0], node.axis)}"]
+        case Op.COLUMN_SUMS if not node.numbers[0]:
+            return ["own = 0"]
+        case Op.BLOCK_SUMS:
+            return [str(each) for each in node.dims]
         case Op.SPLIT_HEADS | Op.POOL | Op.REPEAT | Op.SHIFT:
             return [str(node.dims[0])]
         case Op.SLICE:
@@ -82,7 +92,9 @@ def _axis(node: Node, axis: int) -> Dim:
 
 def _inside(node: Node, level: int) -> str:
     inner = node
-    while inner.op in (Op.INSERT, Op.DROP):
+    while inner.op in (Op.INSERT, Op.DROP, Op.EXPAND):
         inner = inner.args[0]
+    if inner.op is Op.CHOOSE:
+        return f"({text(inner)})"
     own = _LEVELS.get(inner.op, _SUM if inner.op is Op.SIZE and len(inner.dims[0].terms) > 1 else _ATOM)
     return f"({text(inner)})" if own < level else text(inner)
