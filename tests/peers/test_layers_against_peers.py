@@ -15,6 +15,7 @@ from torch.func import functional_call
 from attncc.compiler import CompiledLayer, compile_any, read_source
 from attncc.emit.layers.module import camel_case
 from tests.modules import load_module
+from tests.peers.chosen import tensors_of
 from tests.peers.common import HERE, SPECS, description
 
 Tensors = Mapping[str, Tensor]
@@ -113,6 +114,50 @@ def _single_headed(tensors: Tensors) -> dict[str, Tensor]:
     return {**_linear(tensors, "q", "Wq", "bq"), **_linear(tensors, "vq.l1", "Wv", "bv"), **gates, **norm}
 
 
+def _unprojected(width: int) -> dict[str, Tensor]:
+    """The peer ends where heads are joined."""
+    return {"Wo": torch.eye(width), "bo": torch.zeros(width)}
+
+
+def _longformer(tensors: Tensors) -> dict[str, Tensor]:
+    found = _unprojected(32)
+    for letter, name in (("q", "query"), ("k", "key"), ("v", "value")):
+        found |= _linear(tensors, name, f"W{letter}", f"b{letter}")
+        if f"w.{name}_global.weight" in tensors:
+            found |= _linear(tensors, f"{name}_global", f"W{letter}g", f"b{letter}g")
+    return found
+
+
+def _marked(name: str) -> Callable[[Tensors], tuple[Tensor, ...]]:
+    return lambda tensors: (tensors["in.x"], tensors_of(name)["aux.is_global"].bool())
+
+
+def _kept(name: str, aux: str, *, hidden: bool) -> Callable[[Tensors, Tensor], Tensor]:
+    """Rows of padding are 0."""
+
+    def finish(tensors: Tensors, out: Tensor) -> Tensor:
+        mask = tensors_of(name)[aux].bool() ^ hidden
+        return out * mask[..., None]
+
+    return finish
+
+
+def _largest(tensors: Tensors) -> dict[str, Tensor]:
+    names = {"Wq": "to_q", "Wk": "to_k", "Wv": "to_v", "Wo": "to_out"}
+    found = {name: tensors[f"w.{peer}.weight"].mT for name, peer in names.items()}
+    return found | {"bo": torch.zeros(24)}
+
+
+def _predicted(tensors: Tensors) -> dict[str, Tensor]:
+    return {
+        **_linear(tensors, "dense.0", "W1", "b1"),
+        "W2": tensors["w.dense.2.weight"].mT[None],
+        "b2": tensors["w.dense.2.bias"][None],
+        **_linear(tensors, "value_fc", "Wv", "bv"),
+        **_unprojected(16),
+    }
+
+
 def _projected(tensors: Tensors, out: Tensor) -> Tensor:
     weight, bias = tensors["w.projection_layer.weight"], tensors["w.projection_layer.bias"]
     return nn.functional.linear(out.flatten(1), weight, bias)
@@ -141,6 +186,34 @@ PEERS = (
         inputs=lambda tensors: (tensors["in.query"].transpose(0, 1), tensors["in.memory"].transpose(0, 1)),
     ),
     LayerPeer("lama_pooling_tanh", "lama", {"dim": 16, "h": 4}, _lama, finish=_projected),
+    LayerPeer(
+        "longformer_global",
+        "longformer_layer",
+        {"dim": 32, "h": 4},
+        _longformer,
+        built_with={"w": "8"},
+        inputs=_marked("longformer_global"),
+    ),
+    LayerPeer(
+        "longformer_global_padding",
+        "longformer_layer",
+        {"dim": 32, "h": 2},
+        _longformer,
+        lengths=(48, 37),
+        built_with={"w": "4"},
+        finish=_kept("longformer_global_padding", "aux.is_masked", hidden=True),
+        inputs=_marked("longformer_global_padding"),
+    ),
+    LayerPeer(
+        "topk_xtransformers",
+        "explicit_topk_layer",
+        {"dim": 24, "h": 2},
+        _largest,
+        lengths=(48, 41),
+        built_with={"keys": "6"},
+        finish=_kept("topk_xtransformers", "aux.mask", hidden=False),
+    ),
+    LayerPeer("synthesizer_dense", "synthesizer_dense", {"dim": 16, "h": 1, "hidden": 32, "longest": 32}, _predicted),
 )
 
 
@@ -172,7 +245,7 @@ def test_layers(peer: LayerPeer, dtype: torch.dtype, tmp_path: Path) -> None:
         if name.startswith(("in.", "w.")) and value.is_floating_point()
     }
     lengths = None if peer.lengths is None else torch.tensor(peer.lengths)
-    parameters = dict(peer.parameters(leaves))
+    parameters = {name: each.to(dtype) for name, each in peer.parameters(leaves).items()}
     assert parameters.keys() == dict(module.named_parameters()).keys()
     out = peer.finish(leaves, functional_call(module, parameters, peer.inputs(leaves), {"lengths": lengths}))
     pairs = {"out": (out.detach(), recorded["out"])}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attncc.check.fit import fits
 from attncc.check.sizes import Case
 from attncc.diagnostics import AttnError
 from attncc.plan.layers import plan_layer
@@ -20,6 +21,8 @@ from attncc.spec.layers.resolve import load_layer
 _SMALL = (12, 8, 6, 4, 3, 2, 1, 5, 16, 24, 32, 48, 64, 128)
 _LARGEST = 16  # a default above this is replaced
 _CUT = (12, 13, 8, 5, 16, 4)  # for numbers that cores are built with
+_LONGEST = 96  # at least what the cases' sequences have, for tables that are indexed by position
+_LONG = Case(batch=1, heads=1, kv_heads=1, n=_LONGEST, m=_LONGEST, d=1, e=1, dtype=torch.float64)
 _MOST_TRIES = 200_000
 
 
@@ -78,13 +81,17 @@ def smaller_layer(layer: Layer, given: Mapping[str, str]) -> dict[str, str] | No
     large = [
         each.name for each in layer.parameters if each.fixed and isinstance(each.value, int) and each.value > _LARGEST
     ]
-    for value in _CUT:
-        chosen = dict(given) | dict.fromkeys(large, str(value))
+    if not large:
+        return None
+    for value, long in itertools.product(_CUT, ((), *((each,) for each in large), large)):
+        chosen = dict(given) | dict.fromkeys(large, str(value)) | dict.fromkeys(long, str(_LONGEST))
         try:
-            plan_layer(load_layer(layer.source, chosen))
+            copy = load_layer(layer.source, chosen)
+            plan_layer(copy)
         except AttnError:
             continue
-        return chosen if large else None
+        if all(fits(each.spec, _LONG) for each in copy.cores):
+            return chosen
     return None
 
 
@@ -97,7 +104,7 @@ def _least_lengths(layer: Layer) -> dict[str, tuple[int, ...]]:
         if len(node.dims) == 3 and node.dims[1].symbols & {"n", "m"}
         for symbol in node.dims[2].symbols
     }
-    return dict.fromkeys(names, (96,))
+    return dict.fromkeys(names, (_LONGEST,))
 
 
 def _holds(layer: Layer, sizes: Mapping[str, int | float], least: int) -> bool:

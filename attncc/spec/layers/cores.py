@@ -203,11 +203,18 @@ class Cores:
             expected = self._length(axis, bound)
             if expected is None and isinstance(axis, Size):
                 bound[axis] = _Bound(dim, value)
-            elif expected is not None and expected != dim:
+            elif expected is not None and self._known(expected) != self._known(dim):
                 other = bound.get(axis) if isinstance(axis, Size) else None
                 labels = (Label(other.node.span, str(written(other.node).type)),) if other and other.node.span else ()
                 message = f"the axis {axis_text(axis)} of `{datum.name}` is {dim}, not {expected}"
                 fail("E404", message, value.span, str(written(value).type), *labels, notes=(declared,))
+
+    def _known(self, dim: Dim) -> Dim:
+        """A length of parameters that are known when the file is built, as a number."""
+        if not dim.symbols <= self.fixed.keys() & self.sizes.keys():
+            return dim
+        found = dim.value(self.sizes)  # type: ignore[arg-type]  # real parameters are lengths of nothing
+        return constant(int(found)) if found.denominator == 1 else dim
 
     def _length(self, axis: Axis, bound: Mapping[Size, _Bound]) -> Dim | None:
         match axis:

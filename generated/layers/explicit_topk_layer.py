@@ -1,0 +1,1264 @@
+# explicit_topk_layer: made by attncc 0.1.0 from explicit_topk_layer.attn (sha256 8eadac99ed075e48). Do not edit.
+# Rebuild: attncc build explicit_topk_layer.attn
+#
+#     # Softmax over the keys with the largest scores alone.
+#     attention largest_scores(keys = 8) {
+#       require keys > 0
+#       let best = top(keys, by = score)
+#       pattern = best
+#     }
+#
+#     # Multi-head attention to the keys with the largest scores (Explicit Sparse Transformer, arXiv 1912.11637, section 3).
+#     layer explicit_topk_layer(dim, h = 8, keys = 8) {
+#       input x[n, dim]
+#       param Wq[dim, dim], Wk[dim, dim], Wv[dim, dim], Wo[dim, dim], bo[dim]
+#       out = merge(attend largest_scores(heads(x @ Wq, h), heads(x @ Wk, h), heads(x @ Wv, h), keys = keys)) @ Wo + bo
+#     }
+#
+# Plan of `largest_scores`: a tile of rows first … last visits all keys.
+# Cost of `largest_scores`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is
+# stored.
+# Decoder of `largest_scores`: none: the pattern is not proven causal, and a query may see keys
+# that come after it.
+# No step: of the core `largest_scores`, the pattern is not proven causal, and a query may see
+# keys that come after it.
+
+import bisect
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# --- the core `largest_scores` --------------------------------------------------------------------
+# How the kernels follow from the spec:
+# - once-a-token: what one token or one distance determines alone is computed once for it, not
+#   once for each pair.
+# - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
+# - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
+#   the same number of the row.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
+# - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
+#   are rescaled.
+
+_FAR = 1 << 62  # beyond every position
+
+
+class _Call(NamedTuple):
+    """Lengths and heads of one call, for patterns that read them."""
+
+    n: int
+    m: int
+    heads: int
+    head: int | Tensor
+
+
+def _related(i, j, best_of_row, call):
+    """The pattern: best"""
+    return _is_among(j, best_of_row)
+
+
+def _numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    d_dot_factor = scale
+    return scale, d_dot_factor
+
+
+def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
+    """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
+    shape = slab.shape
+    scale, _ = numbers
+    peak = q.new_full((*shape[:3], 1), torch.finfo(q.dtype).min)
+    rows = q.new_zeros((*shape[:3], 1))
+    total = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    for chunk in chunks:
+        k_tile = _flat(k[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        score = _product(q, k_tile, work[0], shape, scale)
+        _hide(score, chunk, -torch.inf, call)
+        new_peak = torch.maximum(peak, score.amax(-1, keepdim=True))
+        shrink = peak.sub_(new_peak).exp_()
+        peak = new_peak
+        weight = score.sub_(peak).exp_()
+        rows.mul_(shrink).add_(weight.sum(-1, keepdim=True))
+        total.mul_(_pairs(shrink, q)).baddbmm_(_pairs(weight, q), v_tile)
+    out = total.mul_(_pairs(_reciprocal(rows), q))
+    lse = peak + torch.log(rows)
+    return out, lse
+
+
+def _backward_slab(q, k, v, d_out, lse, delta, dv, dk_total, numbers, slab, chunks, work, call):
+    """Gradients of one slab: returns that of q and adds those of k and v to their totals."""
+    shape = slab.shape
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
+    scale, d_dot_factor = numbers
+    dq_total = q.new_zeros((*q.shape[:2], q.shape[-1]))
+    for chunk in chunks:
+        k_tile = _flat(k[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        score = _product(q, k_tile, work[0], shape, scale)
+        d_share = _product(d_out, v_tile, work[1], shape)
+        d_weight = d_share.sub_(delta)
+        _hide(score, chunk, -torch.inf, call)
+        weight = score.sub_(lse).exp_()
+        dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
+        d_exponent = d_weight.mul_(weight)
+        dq_total.baddbmm_(_pairs(d_exponent, q), k_tile)
+        dk_total[:, chunk.keys].baddbmm_(_pairs(d_exponent, q).mT, q)
+    dq = dq_total * d_dot_factor
+    return (dq,)
+
+
+_SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
+
+
+_ROWS, _KEYS = 64, 64  # of a tile
+
+
+class _Lists(NamedTuple):
+    """Which tiles of keys each tile of rows meets."""
+
+    rows: Tensor  # [entries, tiles, _ROWS]: the places of rows; n where there is none
+    keys: Tensor  # [entries, tiles, _KEYS]: the places of keys; m where there is none
+    in_order: tuple  # whether rows, and keys, stand in the order of their places, all of them
+    counts: Tensor  # [entries * tiles of rows]: how many tiles of keys each one meets
+    met: Tensor  # which, among those of the entry, one tile of rows after the other
+
+
+def _of_entries(x, batch, heads):
+    """What the pattern asks of tokens, [batch or 1, heads or 1, tokens] -> [entries, tokens]."""
+    return x.expand(batch, heads, *x.shape[2:]).flatten(0, 1)
+
+
+def _interval(low, high, holds, i, length):
+    """The keys that each row may be related to: places low ... high - 1, where something holds."""
+    low = torch.as_tensor(low, device=i.device).expand(i.shape).clamp(min=0)
+    high = torch.as_tensor(high, device=i.device).expand(i.shape).minimum(length)
+    return low, torch.where(holds, high, 0) if isinstance(holds, Tensor) else high
+
+
+def _tiles_of(order, none, width):
+    """Places in order, [entries, tokens] -> [entries, tiles, width]."""
+    order = nn.functional.pad(order, (0, -order.shape[1] % width), value=none)
+    return order.unflatten(1, (-1, width))
+
+
+def _named_blocks(listed, width, low, high, rows, m, k_start):
+    """Runs of keys that the lists of rows name, as `_blocks` gives them."""
+    n, tiles = low.shape[1], rows.shape[0] * rows.shape[1]
+    exist, places = rows.flatten(1) < n, rows.flatten(1).clamp(max=max(n - 1, 0))
+    low, high = (x.expand(len(rows), n).gather(1, places).view(tiles, _ROWS) for x in (low, high))
+    met = exist.view(tiles, _ROWS) & (low < high)
+    low, high = torch.where(met, low, _FAR).amin(1), torch.where(met, high, 0).amax(1)
+    blocks = -(-(k_start + m) // width)
+    entries = (
+        listed.long()
+        .gather(1, places[..., None].expand(-1, -1, listed.shape[-1]))
+        .view(tiles, _ROWS, -1)
+    )
+    is_block = met[..., None] & (entries >= 0) & (entries < blocks)
+    tile = torch.arange(tiles, device=rows.device)[:, None, None].expand(entries.shape)
+    codes = (tile * blocks + entries)[is_block].unique()
+    tile, first = codes // blocks, codes % blocks * width - k_start
+    return tile, first.maximum(low[tile]), (first + width).minimum(high[tile])
+
+
+def _listed(runs, rows, keys, in_order, n, m, told=()):
+    """The lists of some runs: the first key in order and the one after the last, row by row."""
+    entries, tiles = rows.shape[:2]
+    at = rows.clamp(max=max(n - 1, 0)).flatten(1)
+    codes = []
+    for low, high in runs:
+        low, high = (x.expand(entries, n).gather(1, at).view(rows.shape) for x in (low, high))
+        met = (low < high) & (rows < n)
+        first = torch.where(met, low, keys.shape[1] * _KEYS).amin(-1).flatten()
+        stop = torch.where(met, high, 0).amax(-1).flatten()
+        tile = torch.arange(entries * tiles, device=rows.device)
+        codes.append(_codes(tile, first, stop, keys.shape[1]))
+    for tile, low, high in told:
+        codes.append(_codes(tile, low, high, keys.shape[1]))
+    codes = torch.cat(codes).unique()
+    counts = torch.bincount(codes // keys.shape[1], minlength=entries * tiles)
+    in_order = in_order[0] and n % _ROWS == 0, in_order[1] and m % _KEYS == 0
+    return _Lists(rows, keys, in_order, counts, codes % keys.shape[1])
+
+
+def _codes(tile, low, high, tiles):
+    """Numbers of tiles of rows and of the tiles of keys that their runs meet, of so many."""
+    first = low // _KEYS
+    count = ((high + _KEYS - 1) // _KEYS - first).clamp(min=0).masked_fill(low >= high, 0)
+    which = torch.arange(len(tile), device=tile.device).repeat_interleave(count)
+    within = torch.arange(len(which), device=tile.device) - (count.cumsum(0) - count)[which]
+    return tile[which] * tiles + first[which] + within
+
+
+@torch.no_grad()
+def _lists(best_of_row, batch, heads, n, m, q_start, k_start, q_starts, kv_lengths, device):
+    """Which keys rows meet; positions of rows and what tokens say are [entries, tokens]."""
+    entries = batch * heads
+    row, place = (torch.arange(x, device=device).expand(entries, x) for x in (n, m))
+    i = row + q_start
+    if q_starts is not None:
+        i = i + q_starts[:, None].repeat_interleave(heads, 0)
+    length = torch.full((entries, 1), m, device=device)
+    if kv_lengths is not None:
+        length = kv_lengths.clamp(0, m)[:, None].repeat_interleave(heads, 0)
+    best_of_row = _of_entries(best_of_row, batch, heads)
+    rows = row
+    keys = place.masked_fill(place >= length, m)
+    tiled = _tiles_of(rows, n, _ROWS)
+    runs, told = [], []
+    # j in best_of_row
+    low, high = _interval(0, m, True, i, length)
+    told.append(_named_blocks(best_of_row, 1, low, high, tiled, m, k_start))
+    return _listed(
+        runs, tiled, _tiles_of(keys, m, _KEYS), (rows is row, kv_lengths is None), n, m, told
+    )
+
+
+class _Slab(NamedTuple):
+    """Tiles of rows that are computed together, as batch entries."""
+
+    tiles: Tensor  # which, among those of all entries
+    batch: Tensor  # the batch entry of each
+    head: Tensor | slice  # the head of each
+    rows: Tensor  # [tiles, rows]: places; n where there is none
+    i: Tensor  # their positions, [tiles, 1, rows, 1]
+    shape: tuple  # tiles, heads, rows
+
+
+class _Chunk(NamedTuple):
+    """The keys that they meet."""
+
+    tiles: Tensor  # [tiles of rows, tiles of keys]
+    places: Tensor  # [tiles of rows, keys]; m where there is none
+    j: Tensor  # their positions, [tiles of rows, 1, 1, keys]
+    hidden: Tensor  # the pairs that are not related, [tiles of rows, heads or 1, rows, keys]
+    keys: slice = slice(None)
+
+    @property
+    def count(self):
+        return self.places.shape[1]
+
+
+def _wide(dtype):
+    """The type of scores and sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _slabs(best_of_row, heads, lists, related, n, m, q_start, k_start, q_starts, kv_lengths):
+    """Tiles of rows that meet about as many tiles of keys, with these."""
+    device = lists.rows.device
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    counts, order = lists.counts.sort(stable=True)
+    begins = (lists.counts.cumsum(0) - lists.counts)[order]
+    counts, at = counts.tolist(), 0
+    while at < len(counts):
+        end = bisect.bisect_right(counts, counts[at] + counts[at] // 4, at)
+        while True:
+            scores = heads * _ROWS * _KEYS * max(counts[end - 1], 1)
+            most = max(1, _SCORES // scores)
+            if end - at <= most:
+                break
+            end = at + most
+        own, widest = order[at:end], counts[end - 1]
+        entry = own // tiles
+        batch, head = entry // heads, entry % heads
+        shape = (len(own), 1, _ROWS)
+        rows = lists.rows.flatten(0, 1)[own]
+        start = q_start if q_starts is None else q_start + q_starts[batch, None]
+        slab = _Slab(own, batch, head, rows, (rows + start)[:, None, :, None], shape)
+        if widest == 0:
+            yield slab, ()
+        else:
+            number = torch.arange(widest, device=device)
+            listed = lists.met[(begins[at:end, None] + number).clamp(max=len(lists.met) - 1)]
+            is_met = number < lists.counts[own, None]
+            listed = torch.where(is_met, listed, listed[:, :1])
+            places = (
+                lists.keys[entry[:, None], listed].masked_fill(~is_met[..., None], m).flatten(1)
+            )
+            j = (places + k_start)[:, None, None]
+            length = m if kv_lengths is None else kv_lengths.clamp(0, m)[batch, None, None, None]
+            seen = (places[:, None, None] < length) & (rows < n)[:, None, :, None]
+            best_of_row_own = _at_places(best_of_row, slab, slab.rows)
+            call = _Call(n, m, heads, head[:, None, None, None])
+            hidden = ~(related(slab.i, j, best_of_row_own, call) & seen)
+            yield slab, (_Chunk(entry[:, None] * most_keys + listed, places, j, hidden),)
+        at = end
+
+
+def _at_rows_of(x, slab):
+    """Something of each row, [batch or 1, heads or 1, n] -> [tiles, heads or 1, rows, 1]."""
+    return _at_places(x, slab, slab.rows)[..., None]
+
+
+def _at_places(x, slab, places):
+    """Something of each token, [batch or 1, heads or 1, tokens], at places of a slab's tiles."""
+    if x.shape[2] == 0:
+        return x.new_zeros(len(places), 1, places.shape[1], *x.shape[3:])
+    places = places.clamp(max=x.shape[2] - 1)
+    batch = slab.batch if x.shape[0] > 1 else torch.zeros_like(slab.batch)
+    head = slab.head if x.shape[1] > 1 else torch.zeros_like(slab.head)
+    return x[batch[:, None], head[:, None], places][:, None]
+
+
+def _hide(x, chunk, fill, call):
+    """Write `fill` where row and key are not related: by bits, in a tenth of what masks take."""
+    bits = x.view(torch.int64 if x.dtype == torch.float64 else torch.int32)
+    kept = -(~chunk.hidden).to(bits.dtype)
+    bits.bitwise_and_(kept)
+    if fill != 0:
+        bits.bitwise_or_(
+            ~kept & torch.tensor(fill, dtype=x.dtype, device=x.device).view(bits.dtype)
+        )
+    return x
+
+
+def _flat(x, dtype):
+    """[tiles, heads, ...] -> [tiles * heads, ...], a view where strides allow."""
+    return x.flatten(0, 1).to(dtype)
+
+
+def _pairs(x, q):
+    """[tiles, heads, rows, ...] -> [tiles * kv heads, group * rows, ...], as folded vectors lie."""
+    return x.reshape(*q.shape[:2], x.shape[-1])
+
+
+def _product(rows, keys, work, shape, factor=1):
+    """Scores of folded rows and keys, times a factor, written into the workspace."""
+    size = rows.shape[0] * rows.shape[1] * keys.shape[1]
+    out = work[:size].view(rows.shape[0], rows.shape[1], keys.shape[1])
+    return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
+
+
+def _workspace(slab, chunks, q, count, work):
+    """Memory for the scores of a slab, taken again while it is large enough."""
+    size = max((chunk.count for chunk in chunks), default=0)
+    for length in slab.shape:
+        size *= length
+    if work is None or work.shape[1] < size:
+        work = q.new_empty(count, size, dtype=_wide(q.dtype))
+    return work
+
+
+def _tiled_rows(x, lists):
+    """[batch, heads, n, ...] -> [entries * heads of each, tiles, rows, ...]; 0 for none."""
+    return _tiled(x.to(_wide(x.dtype)), lists.rows, lists.in_order[0])
+
+
+def _tiled_keys(x, lists, heads):
+    """[batch, kv heads, m, ...] -> [entries * heads of each, tiles, keys, ...]; 0 for none."""
+    x = x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+    return _tiled(x, lists.keys, lists.in_order[1])
+
+
+def _tiled(x, places, in_order):
+    """Tokens at their places in tiles; a view where they stand there already."""
+    batch, heads, tokens = x.shape[:3]
+    if in_order:
+        return x.flatten(0, 1).unflatten(1, places.shape[1:])
+    shape = (batch * heads, *places.shape[-2:], *x.shape[3:])
+    if tokens == 0:
+        return x.new_zeros(shape)
+    places = places.reshape(batch * heads, -1)
+    at = (
+        places.clamp(max=tokens - 1)
+        + tokens * torch.arange(batch * heads, device=x.device)[:, None]
+    )
+    tiles = x.flatten(0, 2).index_select(0, at.flatten())
+    tiles[places.flatten() == tokens] = 0
+    return tiles.view(shape)
+
+
+def _of_each_head(tiles, count, heads):
+    """Where tiles of entries, each of so many, lie for each head of these, [..., heads, tiles]."""
+    head = torch.arange(heads, device=tiles.device)[:, None]
+    tiles = tiles[:, None]
+    return (tiles // count * heads + head) * count + tiles % count
+
+
+def _rows_at(slab, tiles):
+    """Where the rows of a slab lie among the tiles of all heads."""
+    return _of_each_head(slab.tiles[:, None], tiles.shape[1], slab.shape[1]).flatten()
+
+
+def _rows_in(tiles, slab, kv_heads):
+    """A slab's rows, folded: [tiles * kv heads, group * rows, c]."""
+    own = tiles.flatten(0, 1).index_select(0, _rows_at(slab, tiles))
+    return own.view(len(slab.tiles) * kv_heads, -1, tiles.shape[-1])
+
+
+def _keys_in(tiles, chunks, heads):
+    """The keys that a slab meets, [tiles of rows, kv heads, keys, ...]."""
+    if not chunks:
+        return tiles.new_empty(0, heads, 0, *tiles.shape[3:])
+    at = _of_each_head(chunks[0].tiles, tiles.shape[1], heads)
+    met = tiles.flatten(0, 1).index_select(0, at.flatten())
+    return met.view(*at.shape[:2], -1, *tiles.shape[3:])
+
+
+def _put(tiles, slab, result):
+    """Write what a slab gives for its rows."""
+    tiles.flatten(0, 1).index_copy_(0, _rows_at(slab, tiles), result.reshape(-1, *tiles.shape[2:]))
+
+
+def _own(x, slab):
+    """What belongs to a slab's batch entries and heads, [batch or 1, heads or 1, 1, 1]."""
+    x = x[:, slab.head] if x.shape[1] > 1 else x.expand(-1, len(slab.tiles), -1, -1)
+    x = x[slab.batch, torch.arange(len(slab.tiles), device=x.device)] if x.shape[0] > 1 else x[0]
+    return x[:, None]
+
+
+def _entries_of(numbers, slab):
+    """The numbers of the slab's batch entries and heads."""
+    return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _add_tiles(total, sums, chunks):
+    """Add what a slab has added up for its keys, [tiles of rows, kv heads, keys, ...]."""
+    for chunk in chunks:
+        at = _of_each_head(chunk.tiles, total.shape[1], sums.shape[1]).flatten()
+        total.flatten(0, 1).index_add_(0, at, sums.view(-1, *total.shape[2:]))
+
+
+def _untiled_rows(tiles, lists, shape):
+    """[entries * heads of an entry, tiles, rows, ...] -> [batch, heads, n, ...]."""
+    batch, heads, n = shape
+    tiles = tiles.flatten(1, 2)
+    if lists.in_order[0]:
+        return tiles.unflatten(0, (batch, heads))
+    places = lists.rows.flatten(1).argsort(stable=True)[:, :n]
+    at = places + tiles.shape[1] * torch.arange(batch * heads, device=tiles.device)[:, None]
+    return tiles.flatten(0, 1).index_select(0, at.flatten()).view(batch, heads, n, *tiles.shape[2:])
+
+
+def _untiled_keys(tiles, lists, shape):
+    """[entries * heads of an entry, tiles, keys, ...] -> [batch, kv heads, m, ...]."""
+    batch, kv_heads, m = shape[:3]
+    places, tiles = lists.keys.flatten(1), tiles.flatten(1, 2)
+    if lists.in_order[1]:
+        total = tiles
+    else:
+        total = tiles.new_zeros(len(tiles), m + 1, *tiles.shape[2:])
+        at = places + (m + 1) * torch.arange(len(tiles), device=tiles.device)[:, None]
+        total.flatten(0, 1).index_copy_(0, at.flatten(), tiles.flatten(0, 1))
+        total = total[:, :m]
+    return total.reshape(batch, kv_heads, len(total) // (batch * kv_heads), *total.shape[1:]).sum(2)
+
+
+def _unrounded(out, residual):
+    """`out` before rounding to 16 bits, which would drown differences in the backward pass."""
+    out = out.to(_wide(out.dtype))
+    return out + residual if residual.shape[-1] else out
+
+
+def _passes(q, k, v, best_of_row, q_start, k_start, q_starts, kv_lengths):
+    """The lists of a call and which pairs are related."""
+    batch, heads, n, _ = q.shape
+    m = v.shape[2]
+    places = q_start, k_start, q_starts, kv_lengths, q.device
+    yield _lists(best_of_row, batch, heads, n, m, *places), _related
+
+
+def _forward(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, keep_residual):
+    """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    numbers, call = _numbers(q, k, v, scale, kv_lengths), _Call(shape[2], m, shape[1], 0)
+    work, kv_heads = None, 1
+    with torch.autocast(q.device.type, enabled=False):
+        for lists, related in _passes(q, k, v, best_of_row, q_start, k_start, q_starts, kv_lengths):
+            q_tiles = _tiled_rows(q, lists)
+            k_tiles = _tiled_keys(k, lists, shape[1])
+            v_tiles = _tiled_keys(v, lists, shape[1])
+            tiles = shape[0] * shape[1], *lists.rows.shape[1:]
+            outs = [
+                q.new_empty(*tiles, *width, dtype=wide)
+                for width in (
+                    (v.shape[-1],),
+                    (),
+                )
+            ]
+            for slab, chunks in _slabs(
+                best_of_row,
+                shape[1],
+                lists,
+                related,
+                shape[2],
+                m,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            ):
+                work = _workspace(slab, chunks, q, 2, work)
+                results = _forward_slab(
+                    _rows_in(q_tiles, slab, kv_heads), _keys_in(k_tiles, chunks, kv_heads),
+                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab, chunks,
+                    work, call,
+                )  # fmt: skip
+                for out, result in zip(outs, results, strict=True):
+                    _put(out, slab, result)
+    outs = [_untiled_rows(out, lists, shape) for out in outs]
+    result = outs[0].to(q.dtype)
+    residual = outs[0] - result if keep_residual else outs[0][..., :0]
+    return result, *outs[1:], residual.to(q.dtype)
+
+
+def _backward(
+    q,
+    k,
+    v,
+    best_of_row,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """The gradients of q, k and v."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    numbers, call = _numbers(q, k, v, scale, kv_lengths), _Call(shape[2], m, shape[1], 0)
+    work, kv_heads = None, 1
+    dk = k.new_zeros(k.shape, dtype=wide)
+    dv = v.new_zeros(v.shape, dtype=wide)
+    dq = q.new_zeros(q.shape, dtype=wide)
+    out = _unrounded(out, residual)
+    with torch.autocast(q.device.type, enabled=False):
+        for lists, related in _passes(q, k, v, best_of_row, q_start, k_start, q_starts, kv_lengths):
+            q_tiles = _tiled_rows(q, lists)
+            k_tiles = _tiled_keys(k, lists, shape[1])
+            v_tiles = _tiled_keys(v, lists, shape[1])
+            dq_tiles = q.new_zeros(
+                shape[0] * shape[1], *lists.rows.shape[1:], q.shape[-1], dtype=wide
+            )
+            dk_tiles = torch.zeros_like(k_tiles, dtype=wide)
+            dv_tiles = torch.zeros_like(v_tiles, dtype=wide)
+            d_out_tiles = _tiled_rows(d_out, lists)
+            out_tiles = _tiled_rows(out, lists)
+            for slab, chunks in _slabs(
+                best_of_row,
+                shape[1],
+                lists,
+                related,
+                shape[2],
+                m,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            ):
+                work = _workspace(slab, chunks, q, 2, work)
+                d_rows = _rows_in(d_out_tiles, slab, kv_heads)
+                delta = (d_rows * _rows_in(out_tiles, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+                delta -= _at_rows_of(d_lse, slab)
+                dk_own = dk.new_zeros(
+                    len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, k.shape[-1]
+                )
+                dv_own = dv.new_zeros(
+                    len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, v.shape[-1]
+                )
+                results = _backward_slab(
+                    _rows_in(q_tiles, slab, kv_heads), _keys_in(k_tiles, chunks, kv_heads),
+                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab), delta,
+                    dv_own.flatten(0, 1), dk_own.flatten(0, 1), _entries_of(numbers, slab), slab,
+                    chunks, work, call,
+                )  # fmt: skip
+                for total, result in zip((dq_tiles,), results, strict=True):
+                    _put(total, slab, result)
+                _add_tiles(dk_tiles, dk_own, chunks)
+                _add_tiles(dv_tiles, dv_own, chunks)
+            dk += _untiled_keys(dk_tiles, lists, dk.shape)
+            dv += _untiled_keys(dv_tiles, lists, dv.shape)
+            dq += _untiled_rows(dq_tiles, lists, shape)
+    dk.mul_(numbers[1])
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), torch.zeros_like(best_of_row)
+
+
+def _scores(rows, keys):
+    """[tiles, heads, 1, rows, d] and [tiles, heads, 1, keys, d] -> scores."""
+    return rows @ keys.mT
+
+
+def _lifted(numbers):
+    """Numbers of heads with an axis between heads and rows."""
+    return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _call_of(q, v):
+    heads = torch.arange(q.shape[1], device=q.device)[:, None, None, None]
+    return _Call(q.shape[2], v.shape[2], q.shape[1], heads)
+
+
+def _weights_of(q, k, best_of_row, i, j, hidden, numbers, call):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    scale, _ = numbers
+    dot_qk = _scores(q, k)
+    score = scale * dot_qk
+    exponent_kept = score.masked_fill(hidden, -torch.inf)
+    peak = _maximum(exponent_kept.detach().amax(-1, keepdim=True), torch.finfo(q.dtype).min)
+    weight = torch.exp(exponent_kept - peak)
+    rows = weight.sum(-1, keepdim=True)
+    lse = peak + _safe_log(rows)
+    return weight, rows, (lse,)
+
+
+def _batched(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths):
+    """What `_forward` returns, slab by slab in operations that autograd knows."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    group = 1
+    numbers, call = _numbers(q, k, v, scale, kv_lengths), _Call(shape[2], m, shape[1], 0)
+    ((lists, related),) = _passes(q, k, v, best_of_row, q_start, k_start, q_starts, kv_lengths)
+    q_tiles = _tiled_rows(q, lists)
+    k_tiles = _tiled_keys(k, lists, shape[1])
+    v_tiles = _tiled_keys(v, lists, shape[1])
+
+    def windows(tiles, chunks):  # keys of each query head
+        own = _keys_in(tiles, chunks, len(tiles) // len(lists.keys)).to(wide)
+        return own.repeat_interleave(group, 1)[:, :, None]
+
+    order, parts = [], []
+    for slab, chunks in _slabs(
+        best_of_row, shape[1], lists, related, shape[2], m, q_start, k_start, q_starts, kv_lengths
+    ):
+        chunks = chunks or (_no_keys(slab, lists, m),)
+        hidden = chunks[0].hidden[:, :, None]
+        i, j = slab.i[:, :, None], chunks[0].j[:, :, None]
+        own = _lifted(_entries_of(numbers, slab))
+        weight, norm, numbers_of_rows = _weights_of(
+            _rows_in(q_tiles, slab, slab.shape[1]).view(*slab.shape[:2], 1, _ROWS, -1),
+            windows(k_tiles, chunks),
+            best_of_row,
+            i,
+            j,
+            hidden,
+            own,
+            call,
+        )
+        seen = (chunks[0].places < m)[:, None, None, :, None]
+        out = weight @ windows(v_tiles, chunks).masked_fill(~seen, 0)
+        if norm is not None:
+            out = out * _reciprocal(norm)
+        rest = (x.expand(*slab.shape[:2], 1, _ROWS, 1) for x in numbers_of_rows)
+        parts.append((out, *rest))
+        order.append(_rows_at(slab, lists.rows))
+    back = torch.cat(order).argsort()
+    tiles = shape[0] * shape[1], lists.rows.shape[1]
+    outs = [
+        torch.cat(each).flatten(0, 2)[back].unflatten(0, tiles) for each in zip(*parts, strict=True)
+    ]
+    outs = [_untiled_rows(each, lists, shape) for each in outs]
+    return outs[0].to(q.dtype), *(each[..., 0] for each in outs[1:])
+
+
+def _no_keys(slab, lists, m):
+    """A tile of keys of which none is related."""
+    places = torch.full((len(slab.tiles), _KEYS), m, device=slab.tiles.device)
+    hidden = torch.ones(
+        len(slab.tiles), 1, _ROWS, _KEYS, dtype=torch.bool, device=slab.tiles.device
+    )
+    first = slab.tiles // lists.rows.shape[1] * lists.keys.shape[1]
+    return _Chunk(first[:, None], places, places[:, None, None], hidden)
+
+
+def _operands(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, choices=None):
+    """What the passes read: what each token and each distance determines alone."""
+    batch = q.shape[0]
+    heads = q.shape[1]
+    n = q.shape[2]
+    m = k.shape[2]
+    device = q.device
+    best_of_row = _chosen_keys(
+        choices,
+        "best",
+        lambda: _best(
+            lambda rows: _numbers_for_best(
+                q,
+                k,
+                v,
+                rows=rows,
+                scale=scale,
+                kv_lengths=kv_lengths,
+                q_start=q_start if q_starts is None else q_starts,
+                k_start=k_start,
+            ),
+            8,
+            batch,
+            heads,
+            n,
+            m,
+            k_start,
+            device,
+        ),
+    )
+    return q, k, v, best_of_row
+
+
+def _maximum(a, b):
+    """The larger of two tensors or numbers."""
+    if isinstance(a, Tensor):
+        return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
+    return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
+
+
+def _reciprocal(x):
+    """1 / x, and 0 where x is 0: a row without weights gives 0."""
+    if not isinstance(x, Tensor):
+        return 1.0 / x if x else 0.0
+    return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
+
+
+def _safe_log(x):
+    """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
+
+
+def _chosen_keys(choices, name, made):
+    """Keys that rows choose, [batch, heads, n, entries]: the caller's, or made and noted down."""
+    if choices is not None and name in choices:
+        return choices[name]
+    found = made()
+    if choices is not None:
+        choices[name] = found
+    return found
+
+
+_BEST = 1 << 22  # numbers of pairs that are compared at a time
+
+
+@torch.no_grad()
+def _best(numbers, count, batch, heads, n, m, k_start, device):
+    """The positions of the keys with each row's largest numbers; -1 where there are fewer.
+
+    Of equal numbers the first keys count.
+
+    Args:
+        numbers: for a slice of rows [batch, heads, rows, m], -inf where keys are not related.
+    """
+    if not (batch and n and m):
+        return torch.full((batch, heads, n, count), -1, device=device)
+    most = max(1, _BEST // (batch * heads * m))
+    position = torch.arange(m, device=device) + k_start
+    parts = []
+    with torch.autocast(device.type, enabled=False):
+        for row in range(0, n, most):
+            x = numbers(slice(row, min(row + most, n))).expand(batch, heads, -1, -1)
+            least = x.topk(min(count, m), -1).values[..., -1:]
+            equal = x == least
+            left = count - (x > least).sum(-1, keepdim=True)
+            is_chosen = ((x > least) | (equal & (equal.cumsum(-1) <= left))) & (x > -torch.inf)
+            place = (is_chosen.cumsum(-1) - 1).masked_fill(~is_chosen, count)
+            found = torch.full_like(place[..., :1], -1).repeat(1, 1, 1, count + 1)
+            parts.append(found.scatter(-1, place, position.expand(place.shape))[..., :count])
+    return torch.cat(parts, 2)
+
+
+def _choices_of(choices, expected, q):
+    """A copy of the caller's choices; refused with another name, shape, type or range."""
+    choices = {} if choices is None else dict(choices)
+    for name, x in choices.items():
+        _expect(name in expected, "choices", repr(name), " or ".join(expected))
+        shape, low, end = expected[name]
+        about = f'choices["{name}"]'
+        _expect(isinstance(x, Tensor), about, type(x).__name__, "a tensor")
+        _expect(tuple(x.shape) == shape, about, list(x.shape), list(shape))
+        _expect(
+            not x.is_floating_point() and x.dtype != torch.bool, about, x.dtype, "whole numbers"
+        )
+        _expect(
+            x.device == q.device, about, f"on {x.device}", f"the device of the data, {q.device}"
+        )
+        if end is not None and x.numel() and not _is_shape_only(x) and _at_hand(x):
+            fits = ((x >= low) & (x < end)).all()
+            if x.device.type != "cpu":
+                torch._assert_async(fits)
+            elif not fits:
+                _expect(False, about, f"{int(x.min())} … {int(x.max())}", f"{low} … {end - 1}")
+        choices[name] = x.long()
+    return choices
+
+
+def _is_among(x, listed):
+    """Whether numbers [..., rows or 1, keys] are in lists [..., rows, entries]; below 0 is none."""
+    found = x == listed[..., :1]
+    for at in range(1, listed.shape[-1]):
+        found |= x == listed[..., at : at + 1]
+    return found & (x >= 0)
+
+
+def _at_hand(x):
+    """Whether numbers can be looked at: not while compilers trace, nor those of vmap."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return False
+        x = torch._C._functorch.get_unwrapped(x)
+    return True
+
+
+def _run(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
+    return _forward(
+        q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, keep_residual
+    )
+
+
+def _run_backward(*args):
+    *args, form = args
+    return _backward(*args)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual
+    ):
+        return _run(
+            q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual
+        )
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        q, k, v, best_of_row, *ctx.numbers, q_starts, kv_lengths, ctx.form, _ = inputs
+        ctx.save_for_backward(q, k, v, best_of_row, *output, q_starts, kv_lengths)
+        ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        grads = _Gradient.apply(
+            *saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form
+        )
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        *args, keep_residual = args  # only here is it seen whether what is mapped has gradients
+        args = (*args, keep_residual or _keeps_residual(*args[:4]))
+        return _each_vmap(_Attention, info, in_dims, args)
+
+
+class _Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_batched`."""
+
+    @staticmethod
+    def forward(*args):
+        return _run_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *saved, ctx.form = inputs
+        ctx.numbers = saved[-5:-2]
+        gradients = saved[-7:-5]
+        ctx.save_for_backward(*saved[:4], *gradients, *saved[-2:])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        q, k, v, best_of_row, *gradients, q_starts, kv_lengths = ctx.saved_tensors
+        dq, dk, dv, d_best_of_row = grads
+
+        def differentiable(q, k, v):
+            outs = _batched(q, k, v, best_of_row, *ctx.numbers, q_starts, kv_lengths)
+            return (outs[0], outs[1])
+
+        def gradient(q, k, v, *gradients):
+            return torch.func.vjp(differentiable, q, k, v)[1](gradients)
+
+        inputs = q, k, v, *gradients
+        dq, dk, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](
+            (
+                dq,
+                dk,
+                dv,
+            )
+        )
+        return dq, dk, dv, None, *(None,) * 3, *d_gradients, *(None,) * 6
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _each_vmap(_Gradient, info, in_dims, args)
+
+
+def _each_vmap(function, info, in_dims, args):
+    """One call for each entry of the mapped axis: what has no batch axis cannot take it up."""
+
+    def own(x, axis, at):
+        return x if axis is None else x.select(axis, at)
+
+    calls = [
+        function.apply(*(own(x, axis, at) for x, axis in zip(args, in_dims, strict=True)))
+        for at in range(info.batch_size)
+    ]
+    outs = tuple(torch.stack(each) for each in zip(*calls, strict=True))
+    return outs, (0,) * len(outs)
+
+
+# Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
+_OPERATOR = "largest_scores_708acaf1"
+
+
+_library = torch.library.Library("attncc", "FRAGMENT")
+
+
+def _register():
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"float scale, {places}, str form"
+    inputs = "Tensor q, Tensor k, Tensor v, Tensor best_of_row"
+    _library.define(
+        f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
+    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
+    _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
+    _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}", lib=_library)
+    def _(q, k, v, best_of_row, *numbers):
+        out = q.new_empty(*q.shape[:3], v.shape[-1])
+        return (
+            out,
+            q.new_empty(q.shape[:3], dtype=_wide(q.dtype)),
+            q.new_empty(*q.shape[:3], v.shape[-1] if numbers[-1] else 0),
+        )
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}_backward", lib=_library)
+    def _(q, k, v, best_of_row, *rest):
+        return (
+            q.new_empty(q.shape),
+            k.new_empty(k.shape),
+            v.new_empty(v.shape),
+            best_of_row.new_empty(best_of_row.shape),
+        )
+
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
+        grads = run(*saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    def setup_context(ctx, inputs, output):
+        _Attention.setup_context(ctx, inputs, output)
+
+    torch.library.register_autograd(
+        f"attncc::{_OPERATOR}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+if not hasattr(torch.ops.attncc, _OPERATOR):  # a copy of this file may have been loaded already
+    _register()
+
+
+def _expect(holds, name, found, expected):
+    if not holds:
+        raise ValueError(f"largest_scores: {name} is {found}, expected {expected}")
+
+
+def _check(q, k, v, kv_lengths, q_start, k_start):
+    """Refuse what the kernels would misread, with the argument's name."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+        _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+        _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+        _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    batch, heads, _, width = q.shape
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    _expect(
+        k.shape[0] == batch and v.shape[0] == batch, "the batch", shapes, "one size in q, k and v"
+    )
+    _expect(heads > 0 and k.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % k.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of k's")
+    _expect(
+        v.shape[1:3] == k.shape[1:3],
+        "v",
+        list(v.shape),
+        f"the heads and length of k {list(k.shape)}",
+    )
+    _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
+    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
+        if isinstance(x, Tensor):
+            _expect(
+                x.shape == (batch,),
+                name,
+                list(x.shape),
+                f"one number for each of {batch} batch entries",
+            )
+            _expect(
+                not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
+            )
+            _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _expect_number(name, x, least):
+    """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
+    traced = isinstance(x, torch.SymInt)
+    if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
+        expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
+        raise ValueError(f"largest_scores: {name} is {x!r}, expected {expected}")
+
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _form(form, q):
+    """Which code runs: torch; lists of queries have no kernels."""
+    _expect(form in (None, "torch"), "form", repr(form), "None or 'torch'")
+    return "torch"
+
+
+def _prepared(q, k, v, scale, kv_lengths, q_start, k_start):
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    device = q.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
+    _check(q, k, v, kv_lengths, q_start, k_start)
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    if not isinstance(scale, (int, float)) or not abs(scale) < float("inf"):
+        raise ValueError(f"largest_scores: scale is {scale!r}, expected a finite number")
+    scale = float(scale)
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k.shape[2] - q.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    return q, k, v, scale, q_start, k_start, q_starts, kv_lengths
+
+
+def _keeps_residual(*operands):
+    """Whether backward will need what rounding takes from the results: in 16 bits it does."""
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    return wanted and operands[0].element_size() == 2
+
+
+def _is_shape_only(x):
+    """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
+    return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+def _expected_choices(q, k, v, k_start):
+    """Of each choice the shape, the least number, and the one above its range if it has one."""
+    return {
+        "best": ((q.shape[0], q.shape[1], q.shape[2], 8), -1, k_start + k.shape[2]),
+    }
+
+
+def _largest_scores(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    return_lse: bool = False,
+    form: str | None = None,
+    choices: dict[str, Tensor] | None = None,
+    return_choices: bool = False,
+):
+    """Softmax over the keys with the largest scores alone.
+
+    Args:
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; e up to 256.
+        scale: the `scale` of the spec; 1 / sqrt(d) by default.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        return_lse: also return the natural logarithm of each row's normaliser.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        choices: some of what the spec chooses by comparing, in place of what it would choose.
+        return_choices: also return what was chosen, by name.
+
+    Returns:
+        [batch, heads, n, e]; rows without keys are 0.
+        With return_lse also [batch, heads, n], -inf for rows without weights.
+        With return_choices last of all a dict of whole numbers:
+            best: [batch, heads, n, 8], positions of keys, -1 for none.
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
+    prepared = _prepared(q, k, v, scale, kv_lengths, q_start, k_start)
+    choices = _choices_of(choices, _expected_choices(q, k, v, k_start), q)
+    prepared = *_operands(*prepared, choices=choices), *prepared[3:]
+    form = _form(form, prepared[0])
+    keep_residual = _keeps_residual(*prepared[:4])
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+        outs = _Attention.apply(*prepared, form, keep_residual)
+    else:
+        outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form, keep_residual)
+    results = (outs[0], *(outs[1],) * return_lse, *(choices,) * return_choices)
+    return results if len(results) > 1 else outs[0]
+
+
+def _best_related(i, j, call):
+    """The pattern: true"""
+    return torch.ones_like(i + j, dtype=torch.bool)
+
+
+def _best_numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    factor_1 = scale
+    return scale, factor_1
+
+
+def _best_scores(rows, keys):
+    """[batch, heads, blocks, rows, d] and [batch, heads, blocks, keys, d] -> scores."""
+    return torch.bmm(rows.flatten(0, 2), keys.flatten(0, 2).mT).view(*rows.shape[:4], keys.shape[3])
+
+
+def _best_lifted(numbers):
+    """Numbers of heads with an axis for blocks."""
+    return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _best_weights_of(q, k, i, j, hidden, numbers, call):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    scale, _ = numbers
+    dot_qk = _best_scores(q, k)
+    score = scale * dot_qk
+    kept = score.masked_fill(hidden, 0.0)
+    return kept, None, ()
+
+
+def _numbers_for_best(
+    q, k, v, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0
+):
+    """Numbers of pairs of some rows, [batch, heads, rows, m]; -inf where not related."""
+    _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
+    prepared = _prepared(q, k, v, scale, kv_lengths, q_start, k_start)
+    q, k, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
+    heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
+    wide, device = _wide(q.dtype), q.device
+    row = torch.arange(q.shape[2], device=device)[rows]
+    i = row + q_start
+    i = i[None] if q_starts is None else i + q_starts[:, None]
+    place = torch.arange(m, device=device)
+    length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
+    i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
+    seen = place[None, None, None, None] < length
+    call = _call_of(q, k)
+    hidden = ~(_best_related(i, j, call) & seen)
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def own(x):  # [batch, heads, n, c] -> [batch, heads, 1, rows, c]
+        return x.to(wide)[:, :, None, rows]
+
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, 1, m, c]
+        return x.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
+
+    numbers = _best_lifted(_best_numbers(q, k, k, scale, kv_lengths))
+    weight, norm, _ = _best_weights_of(own(q), windows(k), i, j, hidden, numbers, call)
+    return weight[:, :, 0].masked_fill(hidden[:, :, 0], -torch.inf)
+
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"explicit_topk_layer: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+class ExplicitTopkLayer(nn.Module):
+    """Multi-head attention to the keys with the largest scores (Explicit Sparse Transformer, arXiv
+    1912.11637, section 3).
+
+    Args:
+        dim: a whole number.
+        h: 8 by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
+        super().__init__()
+        _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
+        self.dim = dim
+        self.h = h
+        self.form = form
+        self.Wq = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.Wk = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.Wv = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.Wo = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bo = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        for tensor in (self.Wq, self.Wk, self.Wv, self.Wo):
+            _uniform(tensor, tensor.shape[-2] ** -0.5)
+        nn.init.zeros_(self.bo)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None):
+        """The layer's output, [batch, n, dim].
+
+        Args:
+            x: [batch, n, dim].
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        largest_scores = functools.partial(_largest_scores, kv_lengths=lengths, form=self.form)
+        return (
+            _merged(
+                largest_scores(
+                    _heads(x @ self.Wq, self.h),
+                    _heads(x @ self.Wk, self.h),
+                    _heads(x @ self.Wv, self.h),
+                )
+            )
+            @ self.Wo
+            + self.bo
+        )
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, h={self.h}, keys=8"

@@ -1,0 +1,3495 @@
+# longformer_layer: made by attncc 0.1.0 from longformer_layer.attn (sha256 87d55ff754563376). Do not edit.
+# Rebuild: attncc build longformer_layer.attn
+#
+#     # A window and marked tokens, which see all and are seen by all; their rows are made of projections of their own.
+#     attention marked_window(w = 256) {
+#       require w >= 0
+#       input is_global[B, m]: bool
+#       input q_global[B, H, n, d], k_global[B, H, m, d], v_global[B, H, m, e]
+#       branch near {
+#         pattern = (window(w, w) | is_global[j]) & !is_global[i]
+#       }
+#       branch full {
+#         let q = q_global
+#         let k = k_global
+#         let v = v_global
+#         pattern = is_global[i]
+#       }
+#       combine = is_global[i] ? full : near
+#     }
+#
+#     # Window attention with global tokens that a batch marks, projected apart (Longformer, arXiv 2004.05150, section 3.1).
+#     layer longformer_layer(dim, h = 8, w = 256) {
+#       input x[n, dim], is_global[n]: bool
+#       param Wq[dim, dim], bq[dim], Wk[dim, dim], bk[dim], Wv[dim, dim], bv[dim]
+#       param Wqg[dim, dim], bqg[dim], Wkg[dim, dim], bkg[dim], Wvg[dim, dim], bvg[dim]
+#       param Wo[dim, dim], bo[dim]
+#       attended = attend marked_window(
+#         heads(x @ Wq + bq, h),
+#         heads(x @ Wk + bk, h),
+#         heads(x @ Wv + bv, h),
+#         is_global,
+#         heads(x @ Wqg + bqg, h),
+#         heads(x @ Wkg + bkg, h),
+#         heads(x @ Wvg + bvg, h),
+#         w = w
+#       )
+#       out = merge(attended) @ Wo + bo
+#     }
+#
+# Plan of `marked_window`, `near`: a tile of rows first … last visits all keys.
+# Cost of `marked_window`, `near`: 2·d + 2·e flops forward for each visited pair; nothing of size
+# n·m is stored.
+# Plan of `marked_window`, `full`: a tile of rows first … last visits all keys.
+# Cost of `marked_window`, `full`: 2·d + 2·e flops forward for each visited pair; nothing of size
+# n·m is stored.
+# Decoder of `marked_window`: none: of the branch `near`, the pattern is not proven causal, and a
+# query may see keys that come after it.
+# No step: of the core `marked_window`, of the branch `near`, the pattern is not proven causal,
+# and a query may see keys that come after it.
+
+import bisect
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
+
+# --- the core `marked_window` ---------------------------------------------------------------------
+# How the kernels follow from the spec:
+# - once-a-token: what one token or one distance determines alone is computed once for it, not
+#   once for each pair.
+# - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
+# - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
+#   the same number of the row.
+# - gather-keys: keys that a predicate of their own chooses stand side by side, and keys that none
+#   chooses are left out.
+# - own-rows: rows that see much more than their neighbours have tiles of their own; other tiles
+#   pass them over.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
+# - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
+#   are rescaled.
+# - once-a-token: what one token or one distance determines alone is computed once for it, not
+#   once for each pair.
+# - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
+# - own-rows: rows that see much more than their neighbours have tiles of their own; other tiles
+#   pass them over.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
+# - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
+#   are rescaled.
+
+
+class _Call(NamedTuple):
+    """Lengths and heads of one call, for patterns that read them."""
+
+    n: int
+    m: int
+    heads: int
+    head: int | Tensor
+
+
+def _numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    d_dot_factor = scale
+    return scale, d_dot_factor
+
+
+if triton is not None:
+    # Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
+    _WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
+
+    @triton.jit
+    def _dot(a, b, acc, PRECISION: tl.constexpr):
+        """a @ b + acc in float32; `acc` may be None."""
+        if _WIDEN:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+    @triton.jit
+    def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
+        if MASKED and WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=visible[:, None] & (dims[None, :] < WIDTH), other=0.0)
+        elif MASKED:
+            tile = tl.load(pointers, mask=visible[:, None], other=0.0)
+        elif WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=dims[None, :] < WIDTH, other=0.0)
+        else:
+            tile = tl.load(pointers)
+        return tile
+
+    @triton.jit
+    def _load_numbers(start, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+        """[LANES] consecutive numbers; what is not visible reads as `other`."""
+        pointers = start + tl.arange(0, LANES)
+        if MASKED:
+            numbers = tl.load(pointers, mask=visible, other=other)
+        else:
+            numbers = tl.load(pointers)
+        return numbers
+
+    @triton.jit
+    def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                    BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+    @triton.jit
+    def _load_facts(start, visible, LANES: tl.constexpr):
+        """What the pattern asks of [LANES] consecutive tokens; 0 where there is none."""
+        return tl.load(start + tl.arange(0, LANES), mask=visible, other=0)
+
+    @triton.jit
+    def _inverse(x):
+        """1 / x, and 0 where x is 0: a row without weights gives 0."""
+        zero = x == 0.0
+        return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, x))
+
+    @triton.jit
+    def _log(x):
+        """The natural logarithm, -inf where x is 0."""
+        positive = x > 0.0
+        return tl.where(positive, tl.log(tl.where(positive, x, 1.0)), float("-inf"))
+
+
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_TILES = {
+    ("forward", 2, 64): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 128): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2), (16, 16, 4, 1)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 8, 2)],
+    ("backward_columns", 4, 256): [(16, 16, 8, 2)],
+    ("backward_rows", 2, 64): [(64, 64, 4, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
+    ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
+    ("backward_rows", 4, 256): [(16, 16, 8, 2)],
+}
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
+def _begins(counts):
+    """Where lists begin that stand one after the other, and where the last one ends."""
+    return nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+
+
+def _lists_by_row(lists):
+    """The tiles of keys that each tile of rows meets, as kernels take them."""
+    return _begins(lists.counts), lists.met.to(torch.int32)
+
+
+def _lists_by_key(lists):
+    """The tiles of rows that meet each tile of keys."""
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    number = torch.arange(len(lists.counts), device=lists.met.device)
+    row = number.repeat_interleave(lists.counts, output_size=len(lists.met))
+    key = row // tiles * most_keys + lists.met
+    counts = torch.bincount(key, minlength=len(lists.keys) * most_keys)
+    return _begins(counts), (row % tiles)[key.argsort(stable=True)].to(torch.int32)
+
+
+def _asked(x, places, batch, heads):
+    """What the pattern asks of tokens, [entries, tokens], in the order of lists if there is one."""
+    x = _of_entries(x, batch, heads)
+    if places is not None and x.shape[1]:
+        x = x.gather(1, places.clamp(max=x.shape[1] - 1))
+    return x.contiguous()
+
+
+def _listed_tokens(x, places):
+    """What tokens have, [batch, heads, tokens, ...], in the order of lists; 0 where there is none.
+
+    `places` is [entries, slots]; where each query head has its own, so has what is returned.
+    """
+    places = places.unflatten(0, (len(x), -1))  # [batch, heads or 1, slots]
+    heads = max(x.shape[1], places.shape[1])
+    if not x.shape[2]:
+        return x.new_zeros(len(x), heads, places.shape[2], *x.shape[3:])
+    batch = torch.arange(len(x), device=x.device)[:, None, None]
+    head = torch.arange(heads, device=x.device)[:, None] // (heads // x.shape[1])
+    found = x[batch, head, places.clamp(max=x.shape[2] - 1)]
+    hidden = (places >= x.shape[2]).view(*places.shape, *(1,) * (x.dim() - 3))
+    return found.masked_fill_(hidden, 0)
+
+
+def _slots(places, tokens):
+    """Where tokens stand in the order of lists: beyond its end where they do not."""
+    slots = places.new_full((len(places), tokens + 1), places.shape[1])
+    order = torch.arange(places.shape[1], device=places.device).expand_as(places)
+    return slots.scatter_(1, places, order)[:, :tokens]
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+
+
+def _kernel_numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    scale_log2 = scale * 1.4426950408889634
+    d_dot_factor = scale
+    return scale_log2, d_dot_factor
+
+
+_SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
+
+
+class _Lists(NamedTuple):
+    """Which tiles of keys each tile of rows meets."""
+
+    rows: Tensor  # [entries, tiles, _ROWS]: the places of rows; n where there is none
+    keys: Tensor  # [entries, tiles, _KEYS]: the places of keys; m where there is none
+    in_order: tuple  # whether rows, and keys, stand in the order of their places, all of them
+    counts: Tensor  # [entries * tiles of rows]: how many tiles of keys each one meets
+    met: Tensor  # which, among those of the entry, one tile of rows after the other
+
+
+def _of_entries(x, batch, heads):
+    """What the pattern asks of tokens, [batch or 1, heads or 1, tokens] -> [entries, tokens]."""
+    return x[:, 0].expand(batch, *x.shape[2:])
+
+
+def _interval(low, high, holds, i, length):
+    """The keys that each row may be related to: places low ... high - 1, where something holds."""
+    low = torch.as_tensor(low, device=i.device).expand(i.shape).clamp(min=0)
+    high = torch.as_tensor(high, device=i.device).expand(i.shape).minimum(length)
+    return low, torch.where(holds, high, 0) if isinstance(holds, Tensor) else high
+
+
+def _first(chosen, rows):
+    """Rows, the chosen ones first if half as many tiles hold any then, else as they stand."""
+    if chosen.numel() == 0:
+        return rows
+    held = (
+        nn.functional.pad(chosen, (0, -chosen.shape[1] % _ROWS))
+        .unflatten(1, (-1, _ROWS))
+        .any(-1)
+        .sum()
+    )
+    needed = ((chosen.sum(1) + _ROWS - 1) // _ROWS).sum()
+    return (~chosen).argsort(stable=True) if 2 * needed <= held and held > 0 else rows
+
+
+def _tiles_of(order, none, width):
+    """Places in order, [entries, tokens] -> [entries, tiles, width]."""
+    order = nn.functional.pad(order, (0, -order.shape[1] % width), value=none)
+    return order.unflatten(1, (-1, width))
+
+
+def _listed(runs, rows, keys, in_order, n, m):
+    """The lists of some runs: the first key in order and the one after the last, row by row."""
+    entries, tiles = rows.shape[:2]
+    at = rows.clamp(max=max(n - 1, 0)).flatten(1)
+    codes = []
+    for low, high in runs:
+        low, high = (x.expand(entries, n).gather(1, at).view(rows.shape) for x in (low, high))
+        met = (low < high) & (rows < n)
+        first = torch.where(met, low, keys.shape[1] * _KEYS).amin(-1).flatten()
+        stop = torch.where(met, high, 0).amax(-1).flatten()
+        tile = torch.arange(entries * tiles, device=rows.device)
+        codes.append(_codes(tile, first, stop, keys.shape[1]))
+    codes = codes[0] if len(codes) == 1 else torch.cat(codes).unique()
+    counts = torch.bincount(codes // keys.shape[1], minlength=entries * tiles)
+    in_order = in_order[0] and n % _ROWS == 0, in_order[1] and m % _KEYS == 0
+    return _Lists(rows, keys, in_order, counts, codes % keys.shape[1])
+
+
+def _codes(tile, low, high, tiles):
+    """Numbers of tiles of rows and of the tiles of keys that their runs meet, of so many."""
+    first = low // _KEYS
+    count = ((high + _KEYS - 1) // _KEYS - first).clamp(min=0).masked_fill(low >= high, 0)
+    which = torch.arange(len(tile), device=tile.device).repeat_interleave(count)
+    within = torch.arange(len(which), device=tile.device) - (count.cumsum(0) - count)[which]
+    return tile[which] * tiles + first[which] + within
+
+
+class _Slab(NamedTuple):
+    """Tiles of rows that are computed together, as batch entries."""
+
+    tiles: Tensor  # which, among those of all entries
+    batch: Tensor  # the batch entry of each
+    head: Tensor | slice  # the head of each: all of them
+    rows: Tensor  # [tiles, rows]: places; n where there is none
+    i: Tensor  # their positions, [tiles, 1, rows, 1]
+    shape: tuple  # tiles, heads, rows
+
+
+class _Chunk(NamedTuple):
+    """The keys that they meet."""
+
+    tiles: Tensor  # [tiles of rows, tiles of keys]
+    places: Tensor  # [tiles of rows, keys]; m where there is none
+    j: Tensor  # their positions, [tiles of rows, 1, 1, keys]
+    hidden: Tensor  # the pairs that are not related, [tiles of rows, heads or 1, rows, keys]
+    keys: slice = slice(None)
+
+    @property
+    def count(self):
+        return self.places.shape[1]
+
+
+def _wide(dtype):
+    """The type of scores and sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _at_rows_of(x, slab):
+    """Something of each row, [batch or 1, heads or 1, n] -> [tiles, heads or 1, rows, 1]."""
+    return _at_places(x, slab, slab.rows)[..., None]
+
+
+def _at_places(x, slab, places):
+    """Something of each token, [batch or 1, heads or 1, tokens], at places of a slab's tiles."""
+    if x.shape[2] == 0:
+        return x.new_zeros(len(places), 1, places.shape[1], *x.shape[3:])
+    places = places.clamp(max=x.shape[2] - 1)
+    batch = slab.batch if x.shape[0] > 1 else torch.zeros_like(slab.batch)
+    return x[batch[:, None], :, places].movedim(2, 1)
+
+
+def _hide(x, chunk, fill, call):
+    """Write `fill` where row and key are not related: by bits, in a tenth of what masks take."""
+    bits = x.view(torch.int64 if x.dtype == torch.float64 else torch.int32)
+    kept = -(~chunk.hidden).to(bits.dtype)
+    bits.bitwise_and_(kept)
+    if fill != 0:
+        bits.bitwise_or_(
+            ~kept & torch.tensor(fill, dtype=x.dtype, device=x.device).view(bits.dtype)
+        )
+    return x
+
+
+def _flat(x, dtype):
+    """[tiles, heads, ...] -> [tiles * heads, ...], a view where strides allow."""
+    return x.flatten(0, 1).to(dtype)
+
+
+def _pairs(x, q):
+    """[tiles, heads, rows, ...] -> [tiles * kv heads, group * rows, ...], as folded vectors lie."""
+    return x.reshape(*q.shape[:2], x.shape[-1])
+
+
+def _product(rows, keys, work, shape, factor=1):
+    """Scores of folded rows and keys, times a factor, written into the workspace."""
+    size = rows.shape[0] * rows.shape[1] * keys.shape[1]
+    out = work[:size].view(rows.shape[0], rows.shape[1], keys.shape[1])
+    return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
+
+
+def _workspace(slab, chunks, q, count, work):
+    """Memory for the scores of a slab, taken again while it is large enough."""
+    size = max((chunk.count for chunk in chunks), default=0)
+    for length in slab.shape:
+        size *= length
+    if work is None or work.shape[1] < size:
+        work = q.new_empty(count, size, dtype=_wide(q.dtype))
+    return work
+
+
+def _tiled_rows(x, lists):
+    """[batch, heads, n, ...] -> [entries * heads of each, tiles, rows, ...]; 0 for none."""
+    return _tiled(x.to(_wide(x.dtype)), lists.rows, lists.in_order[0])
+
+
+def _tiled_keys(x, lists, heads):
+    """[batch, kv heads, m, ...] -> [entries * heads of each, tiles, keys, ...]; 0 for none."""
+    return _tiled(x, lists.keys, lists.in_order[1])
+
+
+def _tiled(x, places, in_order):
+    """Tokens at their places in tiles; a view where they stand there already."""
+    batch, heads, tokens = x.shape[:3]
+    if in_order:
+        return x.flatten(0, 1).unflatten(1, places.shape[1:])
+    places = places[:, None].expand(-1, heads, -1, -1)
+    shape = (batch * heads, *places.shape[-2:], *x.shape[3:])
+    if tokens == 0:
+        return x.new_zeros(shape)
+    places = places.reshape(batch * heads, -1)
+    at = (
+        places.clamp(max=tokens - 1)
+        + tokens * torch.arange(batch * heads, device=x.device)[:, None]
+    )
+    tiles = x.flatten(0, 2).index_select(0, at.flatten())
+    tiles[places.flatten() == tokens] = 0
+    return tiles.view(shape)
+
+
+def _of_each_head(tiles, count, heads):
+    """Where tiles of entries, each of so many, lie for each head of these, [..., heads, tiles]."""
+    head = torch.arange(heads, device=tiles.device)[:, None]
+    tiles = tiles[:, None]
+    return (tiles // count * heads + head) * count + tiles % count
+
+
+def _rows_at(slab, tiles):
+    """Where the rows of a slab lie among the tiles of all heads."""
+    return _of_each_head(slab.tiles[:, None], tiles.shape[1], slab.shape[1]).flatten()
+
+
+def _rows_in(tiles, slab, kv_heads):
+    """A slab's rows, folded: [tiles * kv heads, group * rows, c]."""
+    own = tiles.flatten(0, 1).index_select(0, _rows_at(slab, tiles))
+    return own.view(len(slab.tiles) * kv_heads, -1, tiles.shape[-1])
+
+
+def _keys_in(tiles, chunks, heads):
+    """The keys that a slab meets, [tiles of rows, kv heads, keys, ...]."""
+    if not chunks:
+        return tiles.new_empty(0, heads, 0, *tiles.shape[3:])
+    at = _of_each_head(chunks[0].tiles, tiles.shape[1], heads)
+    met = tiles.flatten(0, 1).index_select(0, at.flatten())
+    return met.view(*at.shape[:2], -1, *tiles.shape[3:])
+
+
+def _put(tiles, slab, result):
+    """Write what a slab gives for its rows."""
+    tiles.flatten(0, 1).index_copy_(0, _rows_at(slab, tiles), result.reshape(-1, *tiles.shape[2:]))
+
+
+def _own(x, slab):
+    """What belongs to a slab's batch entries, [batch or 1, heads or 1, 1, 1]."""
+    return x[slab.batch] if x.shape[0] > 1 else x
+
+
+def _entries_of(numbers, slab):
+    """The numbers of the slab's batch entries."""
+    return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _add_tiles(total, sums, chunks):
+    """Add what a slab has added up for its keys, [tiles of rows, kv heads, keys, ...]."""
+    for chunk in chunks:
+        at = _of_each_head(chunk.tiles, total.shape[1], sums.shape[1]).flatten()
+        total.flatten(0, 1).index_add_(0, at, sums.view(-1, *total.shape[2:]))
+
+
+def _untiled_rows(tiles, lists, shape):
+    """[entries * heads of an entry, tiles, rows, ...] -> [batch, heads, n, ...]."""
+    batch, heads, n = shape
+    tiles = tiles.flatten(1, 2)
+    if lists.in_order[0]:
+        return tiles.unflatten(0, (batch, heads))
+    places = lists.rows.flatten(1).argsort(stable=True)[:, :n]
+    places = places.repeat_interleave(heads, 0)
+    at = places + tiles.shape[1] * torch.arange(batch * heads, device=tiles.device)[:, None]
+    return tiles.flatten(0, 1).index_select(0, at.flatten()).view(batch, heads, n, *tiles.shape[2:])
+
+
+def _untiled_keys(tiles, lists, shape):
+    """[entries * heads of an entry, tiles, keys, ...] -> [batch, kv heads, m, ...]."""
+    batch, kv_heads, m = shape[:3]
+    places, tiles = lists.keys.flatten(1), tiles.flatten(1, 2)
+    if lists.in_order[1]:
+        total = tiles
+    else:
+        places = places.repeat_interleave(kv_heads, 0)
+        total = tiles.new_zeros(len(tiles), m + 1, *tiles.shape[2:])
+        at = places + (m + 1) * torch.arange(len(tiles), device=tiles.device)[:, None]
+        total.flatten(0, 1).index_copy_(0, at.flatten(), tiles.flatten(0, 1))
+        total = total[:, :m]
+    return total.unflatten(0, (batch, kv_heads))
+
+
+def _unrounded(out, residual):
+    """`out` before rounding to 16 bits, which would drown differences in the backward pass."""
+    out = out.to(_wide(out.dtype))
+    return out + residual if residual.shape[-1] else out
+
+
+def _scores(rows, keys):
+    """[tiles, heads, 1, rows, d] and [tiles, heads, 1, keys, d] -> scores."""
+    return rows @ keys.mT
+
+
+def _lifted(numbers):
+    """Numbers of heads with an axis between heads and rows."""
+    return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _no_keys(slab, lists, m):
+    """A tile of keys of which none is related."""
+    places = torch.full((len(slab.tiles), _KEYS), m, device=slab.tiles.device)
+    hidden = torch.ones(
+        len(slab.tiles), 1, _ROWS, _KEYS, dtype=torch.bool, device=slab.tiles.device
+    )
+    first = slab.tiles // lists.rows.shape[1] * lists.keys.shape[1]
+    return _Chunk(first[:, None], places, places[:, None, None], hidden)
+
+
+def _maximum(a, b):
+    """The larger of two tensors or numbers."""
+    if isinstance(a, Tensor):
+        return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
+    return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
+
+
+def _reciprocal(x):
+    """1 / x, and 0 where x is 0: a row without weights gives 0."""
+    if not isinstance(x, Tensor):
+        return 1.0 / x if x else 0.0
+    return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
+
+
+def _safe_log(x):
+    """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
+
+
+def _expect_data(name, x, sizes, axes, kind, q):
+    """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(not x.is_nested, name, "nested", "a dense tensor")
+    _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+    _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
+    _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    if kind == "whole numbers":
+        _expect(not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, kind)
+    elif kind == "truth values":
+        _expect(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "vectors":
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+    else:
+        either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
+        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
+
+
+def _positions(count, start, starts, device):
+    """Positions of tokens, [batch or 1, 1, tokens, 1]."""
+    at = torch.arange(count, device=device)[:, None] + start
+    return at[None, None] if starts is None else at + starts[:, None, None, None]
+
+
+def _hidden(kv_lengths, m, device):
+    """Which keys the lengths hide, [batch, 1, m, 1], if there are lengths."""
+    if kv_lengths is None:
+        return None
+    return (torch.arange(m, device=device) >= kv_lengths[:, None])[:, None, :, None]
+
+
+def _seen(x, hidden):
+    """Something of each key, 0 where it is hidden: nothing of what stands there is read."""
+    return x if hidden is None else x.masked_fill(hidden, 0)
+
+
+def _at_rows(x, first, starts, n, heads):
+    """Something of keys, [batch, kv heads, m, width], for n queries that stand where they do."""
+    x = x if x.shape[1] in (1, heads) else x.repeat_interleave(heads // x.shape[1], 1)
+    if starts is None:
+        return x[:, :, first : first + n]
+    at = torch.arange(n, device=x.device)[:, None] + (starts + first)[:, None, None, None]
+    at = at.clamp(0, max(x.shape[2] - 1, 0))  # compilers do not see that it lies within
+    batch = max(x.shape[0], at.shape[0])
+    return x.expand(batch, *x.shape[1:]).gather(2, at.expand(batch, x.shape[1], n, x.shape[3]))
+
+
+def _at_hand(x):
+    """Whether numbers can be looked at: not while compilers trace, nor those of vmap."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return False
+        x = torch._C._functorch.get_unwrapped(x)
+    return True
+
+
+def _within(index, size, name, text, axis, distance=None, low=0, high=0):
+    """Refuse an index outside its axis; of distances, those low … high are met."""
+    if not isinstance(index, Tensor) or index.numel() == 0 or not _at_hand(index):
+        return
+    if distance is not None:  # the last one is never met
+        met = (distance >= low) & (distance <= high)
+        index = torch.where(met, index, 0)[..., :-1, :]
+    _expect_within(index, size, name, text, axis)
+
+
+def _expect_within(index, size, name, text, axis):
+    if index.numel() == 0:
+        return
+    if not index.device.type == "cpu":
+        torch._assert_async(((index >= 0) & (index < size)).all())
+        return
+    low, high = int(index.min()), int(index.max())
+    expected = f"0 … {size - 1}, the entries along axis {axis}"
+    _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
+
+
+def _each_vmap(function, info, in_dims, args):
+    """One call for each entry of the mapped axis: what has no batch axis cannot take it up."""
+
+    def own(x, axis, at):
+        return x if axis is None else x.select(axis, at)
+
+    calls = [
+        function.apply(*(own(x, axis, at) for x, axis in zip(args, in_dims, strict=True)))
+        for at in range(info.batch_size)
+    ]
+    outs = tuple(torch.stack(each) for each in zip(*calls, strict=True))
+    return outs, (0,) * len(outs)
+
+
+_library = torch.library.Library("attncc", "FRAGMENT")
+
+
+def _expect(holds, name, found, expected):
+    if not holds:
+        raise ValueError(f"marked_window: {name} is {found}, expected {expected}")
+
+
+def _expect_number(name, x, least):
+    """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
+    traced = isinstance(x, torch.SymInt)
+    if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
+        expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
+        raise ValueError(f"marked_window: {name} is {x!r}, expected {expected}")
+
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _form(form, q):
+    """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
+    _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
+    if form is None:
+        return (
+            "triton" if triton is not None and q.is_cuda and q.dtype != torch.float64 else "torch"
+        )
+    if form == "triton":
+        _expect(triton is not None, "form", "'triton'", "triton to be installed")
+        _expect(
+            q.dtype != torch.float64,
+            "q",
+            q.dtype,
+            "float32, bfloat16 or float16 for the Triton form",
+        )
+        running = q.is_cuda or triton.knobs.runtime.interpret
+        _expect(running, "q", f"on {q.device}", "a GPU for the Triton form, or TRITON_INTERPRET=1")
+    return form
+
+
+def _keeps_residual(*operands):
+    """Whether backward will need what rounding takes from the results: in 16 bits it does."""
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    return wanted and operands[0].element_size() == 2
+
+
+def _is_shape_only(x):
+    """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
+    return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+def _near_related(i, j, not_is_global_of_row, is_global, call):
+    """The pattern: (i - j <= 256 & j - i <= 256 | is_global) & !is_global[i]"""
+    return (((i - j <= 256) & (j - i <= 256)) | is_global) & not_is_global_of_row
+
+
+if triton is not None:
+
+    @triton.jit
+    def _near_forward_tile(
+        peak, rows, total, q, not_is_global_of_row,
+        k_ptr, v_ptr, is_global_ptr, k_stride, v_stride,
+        i, key_places_ptr, k_start, keys, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        exponent = scale_log2 * dot_qk
+        is_global = _load_facts(is_global_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                (
+                    ((i[:, None] - j[None, :] <= 256) & (j[None, :] - i[:, None] <= 256))
+                    | is_global[None, :]
+                )
+                & not_is_global_of_row[:, None]
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _near_forward_kernel(
+        q_ptr, not_is_global_of_row_ptr, k_ptr, v_ptr, is_global_ptr, out_ptr, lse_ptr,
+        residual_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        not_is_global_of_row = _load_facts(
+            not_is_global_of_row_ptr + rows_of_entry + row, visible, BLOCK_M
+        )
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        i = q_start + row_place
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        peak = tl.full([BLOCK_M], -3.4028234663852886e38, tl.float32)
+        rows = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            peak, rows, total = _near_forward_tile(
+                peak, rows, total, q, not_is_global_of_row,
+                k_ptr + tile * k_step, v_ptr + tile * v_step,
+                is_global_ptr + keys_of_entry + tile * BLOCK_N, k_strides[2], v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M), lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_tile(residual_ptr + first_vector * E, visible, residual, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _near_backward_columns_tile(
+        dv, dk_total, k, v, is_global,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, not_is_global_of_row_ptr, q_stride, d_out_stride,
+        j, row_places_ptr, q_start, n, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_place = tl.load(row_places_ptr + tl.arange(0, BLOCK_M))
+        visible = row_place < n
+        i = q_start + row_place
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_qk
+        not_is_global_of_row = _load_facts(not_is_global_of_row_ptr, visible, BLOCK_M)
+        if MASKED:
+            related = (
+                (
+                    ((i[None, :] - j[:, None] <= 256) & (j[:, None] - i[None, :] <= 256))
+                    | is_global[:, None]
+                )
+                & not_is_global_of_row[None, :]
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_exponent.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _near_backward_columns_kernel(
+        k_ptr, v_ptr, is_global_ptr, q_ptr, d_out_ptr, not_is_global_of_row_ptr, lse_ptr, delta_ptr,
+        dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, row_slots, key_slots, lists, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_M // BLOCK_M  # tiles in one that lists name
+        entry = batch
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(column, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * key_slots + column
+
+        key_place = tl.load(key_places_ptr + keys_of_entry + column_lanes)
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = key_place < keys
+        is_global = _load_facts(is_global_ptr + keys_of_entry + column, seen, BLOCK_N)
+        k = _load_tile(k_ptr, k_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        j = k_start + key_place
+
+        # Tiles of rows that meet the tile's keys: met[begin] … met[end - 1].
+        number = entry * lists + column // LIST_N
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * row_slots
+            for step in range(begin * PARTS, end * PARTS):
+                tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+                dv, dk_total = _near_backward_columns_tile(
+                    dv, dk_total, k, v, is_global,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    not_is_global_of_row_ptr + rows_of_entry + tile * BLOCK_M, q_strides[2],
+                    d_out_strides[2],
+                    j, row_places_ptr + rows_of_entry + tile * BLOCK_M, q_start, n, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        _store_tile(
+            dk_ptr + first_vector * D,
+            key_place < m,
+            tl.where(seen[:, None], dk, 0.0),
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        _store_tile(
+            dv_ptr + first_vector * E,
+            key_place < m,
+            tl.where(seen[:, None], dv, 0.0),
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _near_backward_rows_tile(
+        dq_total, q, d_out, delta, not_is_global_of_row, lse_2,
+        k_ptr, v_ptr, is_global_ptr, k_stride, v_stride,
+        i, key_places_ptr, k_start, keys, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_qk
+        is_global = _load_facts(is_global_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                (
+                    ((i[:, None] - j[None, :] <= 256) & (j[None, :] - i[:, None] <= 256))
+                    | is_global[None, :]
+                )
+                & not_is_global_of_row[:, None]
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        dq_total = _dot(d_exponent.to(k.dtype), k, dq_total, PRECISION)
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _near_backward_rows_kernel(
+        q_ptr, d_out_ptr, not_is_global_of_row_ptr, k_ptr, v_ptr, is_global_ptr, lse_ptr, delta_ptr,
+        dq_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, d_out_strides, k_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        not_is_global_of_row = _load_facts(
+            not_is_global_of_row_ptr + rows_of_entry + row, visible, BLOCK_M
+        )
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_place
+        lse_2 = 1.4426950408889634 * lse
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            dq_total = _near_backward_rows_tile(
+                dq_total, q, d_out, delta, not_is_global_of_row, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step,
+                is_global_ptr + keys_of_entry + tile * BLOCK_N, k_strides[2], v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        dq = dq_total * d_dot_factor
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+
+def _near_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    q = arguments["q_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = (
+            0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns
+        ) * q.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _near_tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _near_prune})(
+        kernel
+    )
+
+
+def _near_launch(kernel, name, grid, q, k, v, *arguments):
+    """Run a kernel, specialised by the widths of q and v."""
+    d, e = q.shape[-1], v.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _near_tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=q.shape[1] // k.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e, LIST_M=_ROWS, LIST_N=_KEYS,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _near_launch_forward(
+    q,
+    k,
+    v,
+    not_is_global_of_row,
+    is_global,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    keep_residual,
+):
+    """What `_near_forward` returns, by the Triton kernel."""
+    q, k, v = _dense(q), _dense(k), _dense(v)
+    batch, heads, n, _ = q.shape
+    m = k.shape[2]
+    out = q.new_empty(batch, heads, n, v.shape[-1])
+    lse = q.new_empty(batch, heads, n, dtype=torch.float32)
+    residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
+    scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
+    starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if out.numel():
+        lists = _near_lists(
+            not_is_global_of_row,
+            is_global,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        not_is_global_of_row_listed = _asked(not_is_global_of_row, row_places, batch, heads)
+        is_global_listed = _asked(is_global, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        k_listed = _listed_tokens(k, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        out_listed = out.new_empty(*out.shape[:2], row_places.shape[1], *out.shape[3:])
+        lse_listed = lse.new_empty(*lse.shape[:2], row_places.shape[1], *lse.shape[3:])
+        residual_listed = residual.new_empty(
+            *residual.shape[:2], row_places.shape[1], *residual.shape[3:]
+        )
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _near_launch(_near_forward_kernel, "forward", grid,
+            q_listed, k_listed, v_listed,
+            q_listed, not_is_global_of_row_listed, k_listed, v_listed, is_global_listed, out_listed,
+            lse_listed, residual_listed if keep_residual else None,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], k_listed.stride()[:3], v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1],
+            scale_log2,
+        )  # fmt: skip
+        row_slots = _slots(row_places, n)
+        out = _listed_tokens(out_listed, row_slots)
+        lse = _listed_tokens(lse_listed, row_slots)
+        residual = _listed_tokens(residual_listed, row_slots)
+    return (out, lse, residual)
+
+
+def _near_launch_backward(
+    q,
+    k,
+    v,
+    not_is_global_of_row,
+    is_global,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """What `_near_backward` returns, by the Triton kernels."""
+    q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
+    batch, heads, n, _ = q.shape
+    kv_heads, m, _ = v.shape[1:]
+    dq = q.new_zeros(q.shape)
+    dk = k.new_zeros(k.shape)
+    dv = v.new_zeros(v.shape)
+    d_not_is_global_of_row = not_is_global_of_row.new_zeros(not_is_global_of_row.shape)
+    d_is_global = is_global.new_zeros(is_global.shape)
+    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
+    lse = lse.contiguous()
+    scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
+    starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if out.numel():
+        lists = _near_lists(
+            not_is_global_of_row,
+            is_global,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        not_is_global_of_row_listed = _asked(not_is_global_of_row, row_places, batch, heads)
+        is_global_listed = _asked(is_global, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        d_out_listed = _listed_tokens(d_out, row_places)
+        lse_listed = _listed_tokens(lse, row_places)
+        delta_listed = _listed_tokens(delta, row_places)
+        k_listed = _listed_tokens(k, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        dk_listed = dk.new_empty(*dk.shape[:2], key_places.shape[1], *dk.shape[3:])
+        dv_listed = dv.new_empty(*dv.shape[:2], key_places.shape[1], *dv.shape[3:])
+        dq_listed = dq.new_empty(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
+        begins, met = _lists_by_key(lists)
+        grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
+        _near_launch(_near_backward_columns_kernel, "backward_columns", grid,
+            q_listed, k_listed, v_listed,
+            k_listed, v_listed, is_global_listed, q_listed, d_out_listed,
+            not_is_global_of_row_listed, lse_listed, delta_listed, dk_listed, dv_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            k_listed.stride()[:3], v_listed.stride()[:3], q_listed.stride()[:3],
+            d_out_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.keys.shape[1],
+            d_dot_factor, scale_log2,
+        )  # fmt: skip
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _near_launch(_near_backward_rows_kernel, "backward_rows", grid,
+            q_listed, k_listed, v_listed,
+            q_listed, d_out_listed, not_is_global_of_row_listed, k_listed, v_listed,
+            is_global_listed, lse_listed, delta_listed, dq_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], d_out_listed.stride()[:3], k_listed.stride()[:3],
+            v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1],
+            d_dot_factor, scale_log2,
+        )  # fmt: skip
+        key_slots = _slots(key_places, m)
+        dk = _listed_tokens(dk_listed, key_slots)
+        dv = _listed_tokens(dv_listed, key_slots)
+        row_slots = _slots(row_places, n)
+        dq = _listed_tokens(dq_listed, row_slots)
+    return dq, dk, dv, d_not_is_global_of_row, d_is_global
+
+
+def _near_forward_slab(q, k, v, numbers, slab, chunks, work, call):
+    """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
+    shape = slab.shape
+    scale, _ = numbers
+    peak = q.new_full((*shape[:3], 1), torch.finfo(q.dtype).min)
+    rows = q.new_zeros((*shape[:3], 1))
+    total = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    for chunk in chunks:
+        k_tile = _flat(k[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        score = _product(q, k_tile, work[0], shape, scale)
+        _hide(score, chunk, -torch.inf, call)
+        new_peak = torch.maximum(peak, score.amax(-1, keepdim=True))
+        shrink = peak.sub_(new_peak).exp_()
+        peak = new_peak
+        weight = score.sub_(peak).exp_()
+        rows.mul_(shrink).add_(weight.sum(-1, keepdim=True))
+        total.mul_(_pairs(shrink, q)).baddbmm_(_pairs(weight, q), v_tile)
+    out = total.mul_(_pairs(_reciprocal(rows), q))
+    lse = peak + torch.log(rows)
+    return out, lse
+
+
+def _near_backward_slab(
+    q, k, v, d_out, lse, delta, dv, dk_total, numbers, slab, chunks, work, call
+):
+    """Gradients of one slab: returns that of q and adds those of k and v to their totals."""
+    shape = slab.shape
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
+    scale, d_dot_factor = numbers
+    dq_total = q.new_zeros((*q.shape[:2], q.shape[-1]))
+    for chunk in chunks:
+        k_tile = _flat(k[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        score = _product(q, k_tile, work[0], shape, scale)
+        d_share = _product(d_out, v_tile, work[1], shape)
+        d_weight = d_share.sub_(delta)
+        _hide(score, chunk, -torch.inf, call)
+        weight = score.sub_(lse).exp_()
+        dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
+        d_exponent = d_weight.mul_(weight)
+        dq_total.baddbmm_(_pairs(d_exponent, q), k_tile)
+        dk_total[:, chunk.keys].baddbmm_(_pairs(d_exponent, q).mT, q)
+    dq = dq_total * d_dot_factor
+    return (dq,)
+
+
+_ROWS, _KEYS = 64, 64  # of a tile
+
+
+def _only(chosen, none):
+    """The places of chosen tokens, `none` behind them; as many as the entry with most has."""
+    most = int(chosen.sum(1).amax()) if chosen.numel() else 0
+    order = (~chosen).to(torch.uint8).argsort(stable=True)[:, :most]
+    return order.masked_fill(~chosen.gather(1, order), none)
+
+
+def _run_in(keys, low, high, first=0):
+    """Runs of places as runs of keys in an order of which only some are part."""
+    keys = keys.contiguous()
+    return tuple(torch.searchsorted(keys, x.contiguous()) + first for x in (low, high))
+
+
+@torch.no_grad()
+def _near_lists(
+    not_is_global_of_row,
+    is_global,
+    batch,
+    heads,
+    n,
+    m,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    device,
+):
+    """Which keys rows meet; positions of rows and what tokens say are [entries, tokens]."""
+    entries = batch
+    row, place = (torch.arange(x, device=device).expand(entries, x) for x in (n, m))
+    i = row + q_start
+    if q_starts is not None:
+        i = i + q_starts[:, None]
+    length = torch.full((entries, 1), m, device=device)
+    if kv_lengths is not None:
+        length = kv_lengths.clamp(0, m)[:, None]
+    not_is_global_of_row = _of_entries(not_is_global_of_row, batch, heads)
+    is_global = _of_entries(is_global, batch, heads)
+    rows = _first(not_is_global_of_row, row)
+    dead = place >= length
+    apart = is_global & ~dead
+    others = _only(~apart & ~dead, m)
+    apart = _only(apart, m)
+    tiled = _tiles_of(rows, n, _ROWS)
+    runs = []
+    # i - j <= 256 & j - i <= 256 & not_is_global_of_row
+    low, high = _interval(i - 256 - k_start, i + 257 - k_start, not_is_global_of_row, i, length)
+    runs.append(_run_in(others, low, high))
+    runs.append(_run_in(apart, low, high, first=-(-others.shape[1] // _KEYS) * _KEYS))
+    # is_global & not_is_global_of_row
+    low, high = _interval(0, m, not_is_global_of_row, i, length)
+    runs.append(_run_in(apart, low, high, first=-(-others.shape[1] // _KEYS) * _KEYS))
+    keys = torch.cat([_tiles_of(x, m, _KEYS) for x in (others, apart)], 1)
+    return _listed(runs, tiled, keys, (rows is row, False), n, m)
+
+
+def _near_slabs(
+    not_is_global_of_row,
+    is_global,
+    heads,
+    lists,
+    related,
+    n,
+    m,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """Tiles of rows that meet about as many tiles of keys, with these."""
+    device = lists.rows.device
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    counts, order = lists.counts.sort(stable=True)
+    begins = (lists.counts.cumsum(0) - lists.counts)[order]
+    counts, at = counts.tolist(), 0
+    while at < len(counts):
+        end = bisect.bisect_right(counts, counts[at] + counts[at] // 4, at)
+        while True:
+            scores = heads * _ROWS * _KEYS * max(counts[end - 1], 1)
+            most = max(1, _SCORES // scores)
+            if end - at <= most:
+                break
+            end = at + most
+        own, widest = order[at:end], counts[end - 1]
+        entry = own // tiles
+        batch, head = entry, slice(None)
+        shape = (len(own), heads, _ROWS)
+        rows = lists.rows.flatten(0, 1)[own]
+        start = q_start if q_starts is None else q_start + q_starts[batch, None]
+        slab = _Slab(own, batch, head, rows, (rows + start)[:, None, :, None], shape)
+        if widest == 0:
+            yield slab, ()
+        else:
+            number = torch.arange(widest, device=device)
+            listed = lists.met[(begins[at:end, None] + number).clamp(max=len(lists.met) - 1)]
+            is_met = number < lists.counts[own, None]
+            listed = torch.where(is_met, listed, listed[:, :1])
+            places = (
+                lists.keys[entry[:, None], listed].masked_fill(~is_met[..., None], m).flatten(1)
+            )
+            j = (places + k_start)[:, None, None]
+            length = m if kv_lengths is None else kv_lengths.clamp(0, m)[batch, None, None, None]
+            seen = (places[:, None, None] < length) & (rows < n)[:, None, :, None]
+            not_is_global_of_row_own = _at_rows_of(not_is_global_of_row, slab)
+            is_global_own = _at_places(is_global, slab, places)[:, :, None]
+            call = _Call(n, m, heads, torch.arange(heads, device=device)[:, None, None])
+            hidden = ~(related(slab.i, j, not_is_global_of_row_own, is_global_own, call) & seen)
+            yield slab, (_Chunk(entry[:, None] * most_keys + listed, places, j, hidden),)
+        at = end
+
+
+def _near_passes(q, k, v, not_is_global_of_row, is_global, q_start, k_start, q_starts, kv_lengths):
+    """The lists of a call and which pairs are related."""
+    batch, heads, n, _ = q.shape
+    m = v.shape[2]
+    places = q_start, k_start, q_starts, kv_lengths, q.device
+    yield _near_lists(not_is_global_of_row, is_global, batch, heads, n, m, *places), _near_related
+
+
+def _near_forward(
+    q,
+    k,
+    v,
+    not_is_global_of_row,
+    is_global,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    keep_residual,
+):
+    """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    numbers, call = _numbers(q, k, v, scale, kv_lengths), _Call(shape[2], m, shape[1], 0)
+    work, kv_heads = None, v.shape[1]
+    with torch.autocast(q.device.type, enabled=False):
+        for lists, related in _near_passes(
+            q, k, v, not_is_global_of_row, is_global, q_start, k_start, q_starts, kv_lengths
+        ):
+            q_tiles = _tiled_rows(q, lists)
+            k_tiles = _tiled_keys(k, lists, shape[1])
+            v_tiles = _tiled_keys(v, lists, shape[1])
+            tiles = shape[0] * shape[1], *lists.rows.shape[1:]
+            outs = [
+                q.new_empty(*tiles, *width, dtype=wide)
+                for width in (
+                    (v.shape[-1],),
+                    (),
+                )
+            ]
+            for slab, chunks in _near_slabs(
+                not_is_global_of_row,
+                is_global,
+                shape[1],
+                lists,
+                related,
+                shape[2],
+                m,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            ):
+                work = _workspace(slab, chunks, q, 2, work)
+                results = _near_forward_slab(
+                    _rows_in(q_tiles, slab, kv_heads), _keys_in(k_tiles, chunks, kv_heads),
+                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab, chunks,
+                    work, call,
+                )  # fmt: skip
+                for out, result in zip(outs, results, strict=True):
+                    _put(out, slab, result)
+    outs = [_untiled_rows(out, lists, shape) for out in outs]
+    result = outs[0].to(q.dtype)
+    residual = outs[0] - result if keep_residual else outs[0][..., :0]
+    return result, *outs[1:], residual.to(q.dtype)
+
+
+def _near_backward(
+    q,
+    k,
+    v,
+    not_is_global_of_row,
+    is_global,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """The gradients of q, k and v."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    numbers, call = _numbers(q, k, v, scale, kv_lengths), _Call(shape[2], m, shape[1], 0)
+    work, kv_heads = None, v.shape[1]
+    dk = k.new_zeros(k.shape, dtype=wide)
+    dv = v.new_zeros(v.shape, dtype=wide)
+    dq = q.new_zeros(q.shape, dtype=wide)
+    out = _unrounded(out, residual)
+    with torch.autocast(q.device.type, enabled=False):
+        for lists, related in _near_passes(
+            q, k, v, not_is_global_of_row, is_global, q_start, k_start, q_starts, kv_lengths
+        ):
+            q_tiles = _tiled_rows(q, lists)
+            k_tiles = _tiled_keys(k, lists, shape[1])
+            v_tiles = _tiled_keys(v, lists, shape[1])
+            dq_tiles = q.new_zeros(
+                shape[0] * shape[1], *lists.rows.shape[1:], q.shape[-1], dtype=wide
+            )
+            dk_tiles = torch.zeros_like(k_tiles, dtype=wide)
+            dv_tiles = torch.zeros_like(v_tiles, dtype=wide)
+            d_out_tiles = _tiled_rows(d_out, lists)
+            out_tiles = _tiled_rows(out, lists)
+            for slab, chunks in _near_slabs(
+                not_is_global_of_row,
+                is_global,
+                shape[1],
+                lists,
+                related,
+                shape[2],
+                m,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            ):
+                work = _workspace(slab, chunks, q, 2, work)
+                d_rows = _rows_in(d_out_tiles, slab, kv_heads)
+                delta = (d_rows * _rows_in(out_tiles, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+                delta -= _at_rows_of(d_lse, slab)
+                dk_own = dk.new_zeros(
+                    len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, k.shape[-1]
+                )
+                dv_own = dv.new_zeros(
+                    len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, v.shape[-1]
+                )
+                results = _near_backward_slab(
+                    _rows_in(q_tiles, slab, kv_heads), _keys_in(k_tiles, chunks, kv_heads),
+                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab), delta,
+                    dv_own.flatten(0, 1), dk_own.flatten(0, 1), _entries_of(numbers, slab), slab,
+                    chunks, work, call,
+                )  # fmt: skip
+                for total, result in zip((dq_tiles,), results, strict=True):
+                    _put(total, slab, result)
+                _add_tiles(dk_tiles, dk_own, chunks)
+                _add_tiles(dv_tiles, dv_own, chunks)
+            dk += _untiled_keys(dk_tiles, lists, dk.shape)
+            dv += _untiled_keys(dv_tiles, lists, dv.shape)
+            dq += _untiled_rows(dq_tiles, lists, shape)
+    dk.mul_(numbers[1])
+    return (
+        dq.to(q.dtype),
+        dk.to(k.dtype),
+        dv.to(v.dtype),
+        torch.zeros_like(not_is_global_of_row),
+        torch.zeros_like(is_global),
+    )
+
+
+def _near_weights_of(q, k, not_is_global_of_row, is_global, i, j, hidden, numbers, call):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    scale, _ = numbers
+    dot_qk = _scores(q, k)
+    score = scale * dot_qk
+    exponent_kept = score.masked_fill(hidden, -torch.inf)
+    peak = _maximum(exponent_kept.detach().amax(-1, keepdim=True), torch.finfo(q.dtype).min)
+    weight = torch.exp(exponent_kept - peak)
+    rows = weight.sum(-1, keepdim=True)
+    lse = peak + _safe_log(rows)
+    return weight, rows, (lse,)
+
+
+def _near_batched(
+    q, k, v, not_is_global_of_row, is_global, scale, q_start, k_start, q_starts, kv_lengths
+):
+    """What `_near_forward` returns, slab by slab in operations that autograd knows."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    group = q.shape[1] // v.shape[1]
+    numbers, call = _numbers(q, k, v, scale, kv_lengths), _Call(shape[2], m, shape[1], 0)
+    ((lists, related),) = _near_passes(
+        q, k, v, not_is_global_of_row, is_global, q_start, k_start, q_starts, kv_lengths
+    )
+    q_tiles = _tiled_rows(q, lists)
+    k_tiles = _tiled_keys(k, lists, shape[1])
+    v_tiles = _tiled_keys(v, lists, shape[1])
+
+    def windows(tiles, chunks):  # keys of each query head
+        own = _keys_in(tiles, chunks, len(tiles) // len(lists.keys)).to(wide)
+        return own.repeat_interleave(group, 1)[:, :, None]
+
+    order, parts = [], []
+    for slab, chunks in _near_slabs(
+        not_is_global_of_row,
+        is_global,
+        shape[1],
+        lists,
+        related,
+        shape[2],
+        m,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+    ):
+        chunks = chunks or (_no_keys(slab, lists, m),)
+        hidden = chunks[0].hidden[:, :, None]
+        i, j = slab.i[:, :, None], chunks[0].j[:, :, None]
+        own = _lifted(_entries_of(numbers, slab))
+        weight, norm, numbers_of_rows = _near_weights_of(
+            _rows_in(q_tiles, slab, slab.shape[1]).view(*slab.shape[:2], 1, _ROWS, -1),
+            windows(k_tiles, chunks),
+            not_is_global_of_row,
+            is_global[slab.batch],
+            i,
+            j,
+            hidden,
+            own,
+            call,
+        )
+        seen = (chunks[0].places < m)[:, None, None, :, None]
+        out = weight @ windows(v_tiles, chunks).masked_fill(~seen, 0)
+        if norm is not None:
+            out = out * _reciprocal(norm)
+        rest = (x.expand(*slab.shape[:2], 1, _ROWS, 1) for x in numbers_of_rows)
+        parts.append((out, *rest))
+        order.append(_rows_at(slab, lists.rows))
+    back = torch.cat(order).argsort()
+    tiles = shape[0] * shape[1], lists.rows.shape[1]
+    outs = [
+        torch.cat(each).flatten(0, 2)[back].unflatten(0, tiles) for each in zip(*parts, strict=True)
+    ]
+    outs = [_untiled_rows(each, lists, shape) for each in outs]
+    return outs[0].to(q.dtype), *(each[..., 0] for each in outs[1:])
+
+
+def _near_operands(q, k, v, is_global, scale, q_start, k_start, q_starts, kv_lengths):
+    """What the passes read: what each token and each distance determines alone."""
+    heads = q.shape[1]
+    n = q.shape[2]
+    m = k.shape[2]
+    device = q.device
+    i = _positions(n, q_start, q_starts, device)
+    hidden = _hidden(kv_lengths, m, device)
+    is_global_wide = _seen(is_global[:, None, :, None], hidden)
+    own_key = i - k_start
+    _within(own_key, m, "the keys", "i - k_start", 2)
+    is_global_at_row = _at_rows(is_global_wide, q_start - k_start, q_starts, n, heads)
+    not_is_global_of_row = (~is_global_at_row)[..., 0]
+    return q, k, v, not_is_global_of_row, is_global[:, None, :]
+
+
+def _near_run(
+    q,
+    k,
+    v,
+    not_is_global_of_row,
+    is_global,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    form,
+    keep_residual,
+):
+    run = _near_launch_forward if form == "triton" else _near_forward
+    return run(
+        q,
+        k,
+        v,
+        not_is_global_of_row,
+        is_global,
+        scale,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+        keep_residual,
+    )
+
+
+def _near_run_backward(*args):
+    *args, form = args
+    run = _near_launch_backward if form == "triton" else _near_backward
+    return run(*args)
+
+
+class _near_Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        q,
+        k,
+        v,
+        not_is_global_of_row,
+        is_global,
+        scale,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+        form,
+        keep_residual,
+    ):
+        return _near_run(
+            q,
+            k,
+            v,
+            not_is_global_of_row,
+            is_global,
+            scale,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            form,
+            keep_residual,
+        )
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        (
+            q,
+            k,
+            v,
+            not_is_global_of_row,
+            is_global,
+            *ctx.numbers,
+            q_starts,
+            kv_lengths,
+            ctx.form,
+            _,
+        ) = inputs
+        ctx.save_for_backward(
+            q, k, v, not_is_global_of_row, is_global, *output, q_starts, kv_lengths
+        )
+        ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        grads = _near_Gradient.apply(
+            *saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form
+        )
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        *args, keep_residual = args  # only here is it seen whether what is mapped has gradients
+        args = (*args, keep_residual or _keeps_residual(*args[:5]))
+        return _each_vmap(_near_Attention, info, in_dims, args)
+
+
+class _near_Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_near_batched`."""
+
+    @staticmethod
+    def forward(*args):
+        return _near_run_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *saved, ctx.form = inputs
+        ctx.numbers = saved[-5:-2]
+        gradients = saved[-7:-5]
+        ctx.save_for_backward(*saved[:5], *gradients, *saved[-2:])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        q, k, v, not_is_global_of_row, is_global, *gradients, q_starts, kv_lengths = (
+            ctx.saved_tensors
+        )
+        dq, dk, dv, d_not_is_global_of_row, d_is_global = grads
+
+        def differentiable(q, k, v):
+            outs = _near_batched(
+                q, k, v, not_is_global_of_row, is_global, *ctx.numbers, q_starts, kv_lengths
+            )
+            return (outs[0], outs[1])
+
+        def gradient(q, k, v, *gradients):
+            return torch.func.vjp(differentiable, q, k, v)[1](gradients)
+
+        inputs = q, k, v, *gradients
+        dq, dk, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](
+            (
+                dq,
+                dk,
+                dv,
+            )
+        )
+        return dq, dk, dv, None, None, *(None,) * 3, *d_gradients, *(None,) * 6
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _each_vmap(_near_Gradient, info, in_dims, args)
+
+
+# Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
+_near_OPERATOR = "marked_window_near_ffe4c0ca"
+
+
+def _near_register():
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"float scale, {places}, str form"
+    inputs = "Tensor q, Tensor k, Tensor v, Tensor not_is_global_of_row, Tensor is_global"
+    _library.define(
+        f"{_near_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
+    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_near_OPERATOR}_near_backward({inputs}, {saved}, {numbers}) -> {gradients}")
+    _library.impl(_near_OPERATOR, _near_run, "CompositeExplicitAutograd")
+    _library.impl(
+        f"{_near_OPERATOR}_near_backward", _near_run_backward, "CompositeExplicitAutograd"
+    )
+
+    @torch.library.register_fake(f"attncc::{_near_OPERATOR}", lib=_library)
+    def _(q, k, v, not_is_global_of_row, is_global, *numbers):
+        out = q.new_empty(*q.shape[:3], v.shape[-1])
+        return (
+            out,
+            q.new_empty(q.shape[:3], dtype=_wide(q.dtype)),
+            q.new_empty(*q.shape[:3], v.shape[-1] if numbers[-1] else 0),
+        )
+
+    @torch.library.register_fake(f"attncc::{_near_OPERATOR}_near_backward", lib=_library)
+    def _(q, k, v, not_is_global_of_row, is_global, *rest):
+        return (
+            q.new_empty(q.shape),
+            k.new_empty(k.shape),
+            v.new_empty(v.shape),
+            not_is_global_of_row.new_empty(not_is_global_of_row.shape),
+            is_global.new_empty(is_global.shape),
+        )
+
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        run = getattr(torch.ops.attncc, f"{_near_OPERATOR}_near_backward")
+        grads = run(*saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    def setup_context(ctx, inputs, output):
+        _near_Attention.setup_context(ctx, inputs, output)
+
+    torch.library.register_autograd(
+        f"attncc::{_near_OPERATOR}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+if not hasattr(
+    torch.ops.attncc, _near_OPERATOR
+):  # a copy of this file may have been loaded already
+    _near_register()
+
+
+def _near_check(q, k, v, is_global, kv_lengths, q_start, k_start):
+    """Refuse what the kernels would misread, with the argument's name."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+        _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+        _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+        _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    batch, heads, _, width = q.shape
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    _expect(
+        k.shape[0] == batch and v.shape[0] == batch, "the batch", shapes, "one size in q, k and v"
+    )
+    _expect(heads > 0 and k.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % k.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of k's")
+    _expect(
+        v.shape[1:3] == k.shape[1:3],
+        "v",
+        list(v.shape),
+        f"the heads and length of k {list(k.shape)}",
+    )
+    _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
+    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect_data("is_global", is_global, (batch, k.shape[2]), "[batch, m]", "truth values", q)
+    for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
+        if isinstance(x, Tensor):
+            _expect(
+                x.shape == (batch,),
+                name,
+                list(x.shape),
+                f"one number for each of {batch} batch entries",
+            )
+            _expect(
+                not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
+            )
+            _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _near_prepared(q, k, v, is_global, scale, kv_lengths, q_start, k_start):
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("q", q), ("k", k), ("v", v), ("is_global", is_global)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    device = q.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
+    _near_check(q, k, v, is_global, kv_lengths, q_start, k_start)
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    if not isinstance(scale, (int, float)) or not abs(scale) < float("inf"):
+        raise ValueError(f"marked_window: scale is {scale!r}, expected a finite number")
+    scale = float(scale)
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k.shape[2] - q.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    return q, k, v, is_global, scale, q_start, k_start, q_starts, kv_lengths
+
+
+def _near(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_global: Tensor,
+    *,
+    scale: float | None = None,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    return_lse: bool = False,
+    form: str | None = None,
+):
+    """A window and marked tokens, which see all and are seen by all; their rows are made of
+    projections of their own.
+
+    Args:
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; e up to 256.
+        is_global: [batch, m], given; truth values.
+        scale: the `scale` of the spec; 1 / sqrt(d) by default.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        return_lse: also return the natural logarithm of each row's normaliser.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+
+    Returns:
+        [batch, heads, n, e]; rows without keys are 0.
+        With return_lse also [batch, heads, n], -inf for rows without weights.
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
+    prepared = _near_prepared(q, k, v, is_global, scale, kv_lengths, q_start, k_start)
+    prepared = *_near_operands(*prepared), *prepared[4:]
+    form = _form(form, prepared[0])
+    keep_residual = _keeps_residual(*prepared[:5])
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+        outs = _near_Attention.apply(*prepared, form, keep_residual)
+    else:
+        outs = getattr(torch.ops.attncc, _near_OPERATOR)(*prepared, form, keep_residual)
+    return (outs[0], outs[1]) if return_lse else outs[0]
+
+
+def _full_related(i, j, is_global_of_row, call):
+    """The pattern: is_global[i]"""
+    return is_global_of_row
+
+
+if triton is not None:
+
+    @triton.jit
+    def _full_forward_tile(
+        peak, rows, total, q_global, is_global_of_row,
+        k_global_ptr, v_global_ptr, k_global_stride, v_global_stride,
+        column, keys, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = column_lanes < keys
+        k_global = _load_tile(k_global_ptr, k_global_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_q_globalk_global = _dot(q_global, tl.trans(k_global), None, PRECISION)
+        exponent = scale_log2 * dot_q_globalk_global
+        if MASKED:
+            related = is_global_of_row[:, None] & visible[None, :]
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v_global = _load_tile(v_global_ptr, v_global_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v_global.dtype), v_global, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "lists"])
+    def _full_forward_kernel(
+        q_global_ptr, is_global_of_row_ptr, k_global_ptr, v_global_ptr, out_ptr, lse_ptr,
+        residual_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr,
+        q_global_strides, k_global_strides, v_global_strides,
+        n, m, k_start, row_slots, lists, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_global_ptr += (
+            tl.cast(batch, tl.int64) * q_global_strides[0]
+            + tl.cast(head, tl.int64) * q_global_strides[1]
+        )
+        q_global_ptr += tl.cast(row, tl.int64) * q_global_strides[2]
+        k_global_ptr += (
+            tl.cast(batch, tl.int64) * k_global_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_global_strides[1]
+        )
+        v_global_ptr += (
+            tl.cast(batch, tl.int64) * v_global_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_global_strides[1]
+        )
+        k_global_step = tl.cast(k_global_strides[2], tl.int64) * BLOCK_N
+        v_global_step = tl.cast(v_global_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        is_global_of_row = _load_facts(is_global_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q_global = _load_tile(q_global_ptr, q_global_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        peak = tl.full([BLOCK_M], -3.4028234663852886e38, tl.float32)
+        rows = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            peak, rows, total = _full_forward_tile(
+                peak, rows, total, q_global, is_global_of_row,
+                k_global_ptr + tile * k_global_step, v_global_ptr + tile * v_global_step,
+                k_global_strides[2], v_global_strides[2],
+                tile * BLOCK_N, keys, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M), lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_tile(residual_ptr + first_vector * E, visible, residual, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _full_backward_columns_tile(
+        d_v_global, d_k_global_total, k_global, v_global,
+        q_global_ptr, d_out_ptr, lse_ptr, delta_ptr, is_global_of_row_ptr, q_global_stride,
+        d_out_stride,
+        row_places_ptr, n, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_place = tl.load(row_places_ptr + tl.arange(0, BLOCK_M))
+        visible = row_place < n
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q_global = _load_tile(q_global_ptr, q_global_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_q_globalk_global = _dot(k_global, tl.trans(q_global), None, PRECISION)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v_global, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_q_globalk_global
+        is_global_of_row = _load_facts(is_global_of_row_ptr, visible, BLOCK_M)
+        if MASKED:
+            related = is_global_of_row[None, :] & visible[None, :]
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        d_v_global = _dot(weight.to(d_out.dtype), d_out, d_v_global, PRECISION)
+        d_k_global_total = _dot(
+            d_exponent.to(q_global.dtype), q_global, d_k_global_total, PRECISION
+        )
+        return d_v_global, d_k_global_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "lists"])
+    def _full_backward_columns_kernel(
+        k_global_ptr, v_global_ptr, q_global_ptr, d_out_ptr, is_global_of_row_ptr, lse_ptr,
+        delta_ptr, d_k_global_ptr, d_v_global_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr,
+        k_global_strides, v_global_strides, q_global_strides, d_out_strides,
+        n, m, k_start, row_slots, lists, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_M // BLOCK_M  # tiles in one that lists name
+        entry = batch
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_global_ptr += (
+            tl.cast(batch, tl.int64) * k_global_strides[0]
+            + tl.cast(kv_head, tl.int64) * k_global_strides[1]
+        )
+        k_global_ptr += tl.cast(column, tl.int64) * k_global_strides[2]
+        v_global_ptr += (
+            tl.cast(batch, tl.int64) * v_global_strides[0]
+            + tl.cast(kv_head, tl.int64) * v_global_strides[1]
+        )
+        v_global_ptr += tl.cast(column, tl.int64) * v_global_strides[2]
+        q_global_step = tl.cast(q_global_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < keys
+        k_global = _load_tile(k_global_ptr, k_global_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v_global = _load_tile(v_global_ptr, v_global_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+
+        # Tiles of rows that meet the tile's keys: met[begin] … met[end - 1].
+        number = entry * lists + column // LIST_N
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        d_v_global = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        d_k_global_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_global_head_ptr = (
+                q_global_ptr
+                + tl.cast(batch, tl.int64) * q_global_strides[0]
+                + tl.cast(head, tl.int64) * q_global_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * row_slots
+            for step in range(begin * PARTS, end * PARTS):
+                tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+                d_v_global, d_k_global_total = _full_backward_columns_tile(
+                    d_v_global, d_k_global_total, k_global, v_global,
+                    q_global_head_ptr + tile * q_global_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    is_global_of_row_ptr + rows_of_entry + tile * BLOCK_M, q_global_strides[2],
+                    d_out_strides[2],
+                    row_places_ptr + rows_of_entry + tile * BLOCK_M, n, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+        d_k_global = d_k_global_total * d_dot_factor
+        _store_tile(
+            d_k_global_ptr + first_vector * D,
+            column_lanes < m,
+            tl.where(seen[:, None], d_k_global, 0.0),
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        _store_tile(
+            d_v_global_ptr + first_vector * E,
+            column_lanes < m,
+            tl.where(seen[:, None], d_v_global, 0.0),
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _full_backward_rows_tile(
+        d_q_global_total, q_global, d_out, delta, is_global_of_row, lse_2,
+        k_global_ptr, v_global_ptr, k_global_stride, v_global_stride,
+        column, keys, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = column_lanes < keys
+        k_global = _load_tile(k_global_ptr, k_global_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_q_globalk_global = _dot(q_global, tl.trans(k_global), None, PRECISION)
+        v_global = _load_tile(v_global_ptr, v_global_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v_global), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_q_globalk_global
+        if MASKED:
+            related = is_global_of_row[:, None] & visible[None, :]
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        d_q_global_total = _dot(
+            d_exponent.to(k_global.dtype), k_global, d_q_global_total, PRECISION
+        )
+        return d_q_global_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "lists"])
+    def _full_backward_rows_kernel(
+        q_global_ptr, d_out_ptr, is_global_of_row_ptr, k_global_ptr, v_global_ptr, lse_ptr,
+        delta_ptr, d_q_global_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr,
+        q_global_strides, d_out_strides, k_global_strides, v_global_strides,
+        n, m, k_start, row_slots, lists, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_global_ptr += (
+            tl.cast(batch, tl.int64) * q_global_strides[0]
+            + tl.cast(head, tl.int64) * q_global_strides[1]
+        )
+        q_global_ptr += tl.cast(row, tl.int64) * q_global_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_global_ptr += (
+            tl.cast(batch, tl.int64) * k_global_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_global_strides[1]
+        )
+        v_global_ptr += (
+            tl.cast(batch, tl.int64) * v_global_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_global_strides[1]
+        )
+        k_global_step = tl.cast(k_global_strides[2], tl.int64) * BLOCK_N
+        v_global_step = tl.cast(v_global_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        is_global_of_row = _load_facts(is_global_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q_global = _load_tile(q_global_ptr, q_global_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        lse_2 = 1.4426950408889634 * lse
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        d_q_global_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            d_q_global_total = _full_backward_rows_tile(
+                d_q_global_total, q_global, d_out, delta, is_global_of_row, lse_2,
+                k_global_ptr + tile * k_global_step, v_global_ptr + tile * v_global_step,
+                k_global_strides[2], v_global_strides[2],
+                tile * BLOCK_N, keys, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        d_q_global = d_q_global_total * d_dot_factor
+        _store_tile(d_q_global_ptr + first_vector * D, visible, d_q_global, BLOCK_M, D, BLOCK_D)
+
+
+def _full_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    q_global = arguments["q_global_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(q_global.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "d_v_global_ptr" in arguments else (rows, columns)
+        resident = (
+            0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns
+        ) * q_global.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _full_tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _full_prune})(
+        kernel
+    )
+
+
+def _full_launch(kernel, name, grid, q_global, k_global, v_global, *arguments):
+    """Run a kernel, specialised by the widths of q_global and v_global."""
+    d, e = q_global.shape[-1], v_global.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _full_tuned(kernel, name, q_global.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=q_global.shape[1] // k_global.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e, LIST_M=_ROWS, LIST_N=_KEYS,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _full_launch_forward(
+    q_global,
+    k_global,
+    v_global,
+    is_global_of_row,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    keep_residual,
+):
+    """What `_full_forward` returns, by the Triton kernel."""
+    q_global, k_global, v_global = _dense(q_global), _dense(k_global), _dense(v_global)
+    batch, heads, n, _ = q_global.shape
+    m = k_global.shape[2]
+    out = q_global.new_empty(batch, heads, n, v_global.shape[-1])
+    lse = q_global.new_empty(batch, heads, n, dtype=torch.float32)
+    residual = q_global.new_empty(batch, heads, n, v_global.shape[-1] if keep_residual else 0)
+    scale_log2, d_dot_factor = _kernel_numbers(q_global, k_global, v_global, scale, kv_lengths)
+    starts, lengths = _places(q_global, k_global, q_start, q_starts, kv_lengths)
+    if out.numel():
+        lists = _full_lists(
+            is_global_of_row,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q_global.device,
+        )
+        row_places = lists.rows.flatten(1)
+        is_global_of_row_listed = _asked(is_global_of_row, row_places, batch, heads)
+        q_global_listed = _listed_tokens(q_global, row_places)
+        out_listed = out.new_empty(*out.shape[:2], row_places.shape[1], *out.shape[3:])
+        lse_listed = lse.new_empty(*lse.shape[:2], row_places.shape[1], *lse.shape[3:])
+        residual_listed = residual.new_empty(
+            *residual.shape[:2], row_places.shape[1], *residual.shape[3:]
+        )
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _full_launch(_full_forward_kernel, "forward", grid,
+            q_global_listed, k_global, v_global,
+            q_global_listed, is_global_of_row_listed, k_global, v_global, out_listed, lse_listed,
+            residual_listed if keep_residual else None,
+            starts, lengths, begins, met, row_places.int(),
+            q_global_listed.stride()[:3], k_global.stride()[:3], v_global.stride()[:3],
+            n, m, k_start, row_places.shape[1], lists.rows.shape[1], scale_log2,
+        )  # fmt: skip
+        row_slots = _slots(row_places, n)
+        out = _listed_tokens(out_listed, row_slots)
+        lse = _listed_tokens(lse_listed, row_slots)
+        residual = _listed_tokens(residual_listed, row_slots)
+    return (out, lse, residual)
+
+
+def _full_launch_backward(
+    q_global,
+    k_global,
+    v_global,
+    is_global_of_row,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """What `_full_backward` returns, by the Triton kernels."""
+    q_global, k_global, v_global, d_out = (
+        _dense(q_global),
+        _dense(k_global),
+        _dense(v_global),
+        _dense(d_out),
+    )
+    batch, heads, n, _ = q_global.shape
+    kv_heads, m, _ = v_global.shape[1:]
+    d_q_global = q_global.new_zeros(q_global.shape)
+    d_k_global = k_global.new_zeros(k_global.shape)
+    d_v_global = v_global.new_zeros(v_global.shape)
+    d_is_global_of_row = is_global_of_row.new_zeros(is_global_of_row.shape)
+    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
+    lse = lse.contiguous()
+    scale_log2, d_dot_factor = _kernel_numbers(q_global, k_global, v_global, scale, kv_lengths)
+    starts, lengths = _places(q_global, k_global, q_start, q_starts, kv_lengths)
+    if out.numel():
+        lists = _full_lists(
+            is_global_of_row,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q_global.device,
+        )
+        row_places = lists.rows.flatten(1)
+        is_global_of_row_listed = _asked(is_global_of_row, row_places, batch, heads)
+        q_global_listed = _listed_tokens(q_global, row_places)
+        d_out_listed = _listed_tokens(d_out, row_places)
+        lse_listed = _listed_tokens(lse, row_places)
+        delta_listed = _listed_tokens(delta, row_places)
+        d_q_global_listed = d_q_global.new_empty(
+            *d_q_global.shape[:2], row_places.shape[1], *d_q_global.shape[3:]
+        )
+        begins, met = _lists_by_key(lists)
+        grid = _grid(m, "BLOCK_N", v_global.shape[1], batch)
+        _full_launch(_full_backward_columns_kernel, "backward_columns", grid,
+            q_global_listed, k_global, v_global,
+            k_global, v_global, q_global_listed, d_out_listed, is_global_of_row_listed, lse_listed,
+            delta_listed, d_k_global, d_v_global,
+            starts, lengths, begins, met, row_places.int(),
+            k_global.stride()[:3], v_global.stride()[:3], q_global_listed.stride()[:3],
+            d_out_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], lists.keys.shape[1], d_dot_factor, scale_log2,
+        )  # fmt: skip
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _full_launch(_full_backward_rows_kernel, "backward_rows", grid,
+            q_global_listed, k_global, v_global,
+            q_global_listed, d_out_listed, is_global_of_row_listed, k_global, v_global, lse_listed,
+            delta_listed, d_q_global_listed,
+            starts, lengths, begins, met, row_places.int(),
+            q_global_listed.stride()[:3], d_out_listed.stride()[:3], k_global.stride()[:3],
+            v_global.stride()[:3],
+            n, m, k_start, row_places.shape[1], lists.rows.shape[1], d_dot_factor, scale_log2,
+        )  # fmt: skip
+        row_slots = _slots(row_places, n)
+        d_q_global = _listed_tokens(d_q_global_listed, row_slots)
+    return d_q_global, d_k_global, d_v_global, d_is_global_of_row
+
+
+def _full_forward_slab(q_global, k_global, v_global, numbers, slab, chunks, work, call):
+    """The vectors and row numbers of one slab; q_global is [batch * kv heads, group * rows, d]."""
+    shape = slab.shape
+    scale, _ = numbers
+    peak = q_global.new_full((*shape[:3], 1), torch.finfo(q_global.dtype).min)
+    rows = q_global.new_zeros((*shape[:3], 1))
+    total = q_global.new_zeros((*q_global.shape[:2], v_global.shape[-1]))
+    for chunk in chunks:
+        k_global_tile = _flat(k_global[:, :, chunk.keys], q_global.dtype)
+        v_global_tile = _flat(v_global[:, :, chunk.keys], q_global.dtype)
+        score = _product(q_global, k_global_tile, work[0], shape, scale)
+        _hide(score, chunk, -torch.inf, call)
+        new_peak = torch.maximum(peak, score.amax(-1, keepdim=True))
+        shrink = peak.sub_(new_peak).exp_()
+        peak = new_peak
+        weight = score.sub_(peak).exp_()
+        rows.mul_(shrink).add_(weight.sum(-1, keepdim=True))
+        total.mul_(_pairs(shrink, q_global)).baddbmm_(_pairs(weight, q_global), v_global_tile)
+    out = total.mul_(_pairs(_reciprocal(rows), q_global))
+    lse = peak + torch.log(rows)
+    return out, lse
+
+
+def _full_backward_slab(
+    q_global,
+    k_global,
+    v_global,
+    d_out,
+    lse,
+    delta,
+    d_v_global,
+    d_k_global_total,
+    numbers,
+    slab,
+    chunks,
+    work,
+    call,
+):
+    """Gradients of one slab: returns those of rows and adds the others to their totals."""
+    shape = slab.shape
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
+    scale, d_dot_factor = numbers
+    d_q_global_total = q_global.new_zeros((*q_global.shape[:2], q_global.shape[-1]))
+    for chunk in chunks:
+        k_global_tile = _flat(k_global[:, :, chunk.keys], q_global.dtype)
+        v_global_tile = _flat(v_global[:, :, chunk.keys], q_global.dtype)
+        score = _product(q_global, k_global_tile, work[0], shape, scale)
+        d_share = _product(d_out, v_global_tile, work[1], shape)
+        d_weight = d_share.sub_(delta)
+        _hide(score, chunk, -torch.inf, call)
+        weight = score.sub_(lse).exp_()
+        d_v_global[:, chunk.keys].baddbmm_(_pairs(weight, q_global).mT, d_out)
+        d_exponent = d_weight.mul_(weight)
+        d_q_global_total.baddbmm_(_pairs(d_exponent, q_global), k_global_tile)
+        d_k_global_total[:, chunk.keys].baddbmm_(_pairs(d_exponent, q_global).mT, q_global)
+    d_q_global = d_q_global_total * d_dot_factor
+    return (d_q_global,)
+
+
+_ROWS, _KEYS = 64, 64  # of a tile
+
+
+@torch.no_grad()
+def _full_lists(
+    is_global_of_row, batch, heads, n, m, q_start, k_start, q_starts, kv_lengths, device
+):
+    """Which keys rows meet; positions of rows and what tokens say are [entries, tokens]."""
+    entries = batch
+    row, place = (torch.arange(x, device=device).expand(entries, x) for x in (n, m))
+    i = row + q_start
+    if q_starts is not None:
+        i = i + q_starts[:, None]
+    length = torch.full((entries, 1), m, device=device)
+    if kv_lengths is not None:
+        length = kv_lengths.clamp(0, m)[:, None]
+    is_global_of_row = _of_entries(is_global_of_row, batch, heads)
+    rows = _first(is_global_of_row, row)
+    keys = place.masked_fill(place >= length, m)
+    tiled = _tiles_of(rows, n, _ROWS)
+    runs = []
+    # is_global_of_row
+    low, high = _interval(0, m, is_global_of_row, i, length)
+    runs.append((low, high))
+    return _listed(runs, tiled, _tiles_of(keys, m, _KEYS), (rows is row, kv_lengths is None), n, m)
+
+
+def _full_slabs(
+    is_global_of_row, heads, lists, related, n, m, q_start, k_start, q_starts, kv_lengths
+):
+    """Tiles of rows that meet about as many tiles of keys, with these."""
+    device = lists.rows.device
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    counts, order = lists.counts.sort(stable=True)
+    begins = (lists.counts.cumsum(0) - lists.counts)[order]
+    counts, at = counts.tolist(), 0
+    while at < len(counts):
+        end = bisect.bisect_right(counts, counts[at] + counts[at] // 4, at)
+        while True:
+            scores = heads * _ROWS * _KEYS * max(counts[end - 1], 1)
+            most = max(1, _SCORES // scores)
+            if end - at <= most:
+                break
+            end = at + most
+        own, widest = order[at:end], counts[end - 1]
+        entry = own // tiles
+        batch, head = entry, slice(None)
+        shape = (len(own), heads, _ROWS)
+        rows = lists.rows.flatten(0, 1)[own]
+        start = q_start if q_starts is None else q_start + q_starts[batch, None]
+        slab = _Slab(own, batch, head, rows, (rows + start)[:, None, :, None], shape)
+        if widest == 0:
+            yield slab, ()
+        else:
+            number = torch.arange(widest, device=device)
+            listed = lists.met[(begins[at:end, None] + number).clamp(max=len(lists.met) - 1)]
+            is_met = number < lists.counts[own, None]
+            listed = torch.where(is_met, listed, listed[:, :1])
+            places = (
+                lists.keys[entry[:, None], listed].masked_fill(~is_met[..., None], m).flatten(1)
+            )
+            j = (places + k_start)[:, None, None]
+            length = m if kv_lengths is None else kv_lengths.clamp(0, m)[batch, None, None, None]
+            seen = (places[:, None, None] < length) & (rows < n)[:, None, :, None]
+            is_global_of_row_own = _at_rows_of(is_global_of_row, slab)
+            call = _Call(n, m, heads, torch.arange(heads, device=device)[:, None, None])
+            hidden = ~(related(slab.i, j, is_global_of_row_own, call) & seen)
+            yield slab, (_Chunk(entry[:, None] * most_keys + listed, places, j, hidden),)
+        at = end
+
+
+def _full_passes(
+    q_global, k_global, v_global, is_global_of_row, q_start, k_start, q_starts, kv_lengths
+):
+    """The lists of a call and which pairs are related."""
+    batch, heads, n, _ = q_global.shape
+    m = v_global.shape[2]
+    places = q_start, k_start, q_starts, kv_lengths, q_global.device
+    yield _full_lists(is_global_of_row, batch, heads, n, m, *places), _full_related
+
+
+def _full_forward(
+    q_global,
+    k_global,
+    v_global,
+    is_global_of_row,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    keep_residual,
+):
+    """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
+    wide = _wide(q_global.dtype)
+    shape, m = q_global.shape[:3], v_global.shape[2]
+    numbers, call = (
+        _numbers(q_global, k_global, v_global, scale, kv_lengths),
+        _Call(shape[2], m, shape[1], 0),
+    )
+    work, kv_heads = None, v_global.shape[1]
+    with torch.autocast(q_global.device.type, enabled=False):
+        for lists, related in _full_passes(
+            q_global, k_global, v_global, is_global_of_row, q_start, k_start, q_starts, kv_lengths
+        ):
+            q_global_tiles = _tiled_rows(q_global, lists)
+            k_global_tiles = _tiled_keys(k_global, lists, shape[1])
+            v_global_tiles = _tiled_keys(v_global, lists, shape[1])
+            tiles = shape[0] * shape[1], *lists.rows.shape[1:]
+            outs = [
+                q_global.new_empty(*tiles, *width, dtype=wide)
+                for width in (
+                    (v_global.shape[-1],),
+                    (),
+                )
+            ]
+            for slab, chunks in _full_slabs(
+                is_global_of_row,
+                shape[1],
+                lists,
+                related,
+                shape[2],
+                m,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            ):
+                work = _workspace(slab, chunks, q_global, 2, work)
+                results = _full_forward_slab(
+                    _rows_in(q_global_tiles, slab, kv_heads),
+                    _keys_in(k_global_tiles, chunks, kv_heads),
+                    _keys_in(v_global_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab,
+                    chunks, work, call,
+                )  # fmt: skip
+                for out, result in zip(outs, results, strict=True):
+                    _put(out, slab, result)
+    outs = [_untiled_rows(out, lists, shape) for out in outs]
+    result = outs[0].to(q_global.dtype)
+    residual = outs[0] - result if keep_residual else outs[0][..., :0]
+    return result, *outs[1:], residual.to(q_global.dtype)
+
+
+def _full_backward(
+    q_global,
+    k_global,
+    v_global,
+    is_global_of_row,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """The gradients of q_global, k_global and v_global."""
+    wide = _wide(q_global.dtype)
+    shape, m = q_global.shape[:3], v_global.shape[2]
+    numbers, call = (
+        _numbers(q_global, k_global, v_global, scale, kv_lengths),
+        _Call(shape[2], m, shape[1], 0),
+    )
+    work, kv_heads = None, v_global.shape[1]
+    d_k_global = k_global.new_zeros(k_global.shape, dtype=wide)
+    d_v_global = v_global.new_zeros(v_global.shape, dtype=wide)
+    d_q_global = q_global.new_zeros(q_global.shape, dtype=wide)
+    out = _unrounded(out, residual)
+    with torch.autocast(q_global.device.type, enabled=False):
+        for lists, related in _full_passes(
+            q_global, k_global, v_global, is_global_of_row, q_start, k_start, q_starts, kv_lengths
+        ):
+            q_global_tiles = _tiled_rows(q_global, lists)
+            k_global_tiles = _tiled_keys(k_global, lists, shape[1])
+            v_global_tiles = _tiled_keys(v_global, lists, shape[1])
+            d_q_global_tiles = q_global.new_zeros(
+                shape[0] * shape[1], *lists.rows.shape[1:], q_global.shape[-1], dtype=wide
+            )
+            d_k_global_tiles = torch.zeros_like(k_global_tiles, dtype=wide)
+            d_v_global_tiles = torch.zeros_like(v_global_tiles, dtype=wide)
+            d_out_tiles = _tiled_rows(d_out, lists)
+            out_tiles = _tiled_rows(out, lists)
+            for slab, chunks in _full_slabs(
+                is_global_of_row,
+                shape[1],
+                lists,
+                related,
+                shape[2],
+                m,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            ):
+                work = _workspace(slab, chunks, q_global, 2, work)
+                d_rows = _rows_in(d_out_tiles, slab, kv_heads)
+                delta = (d_rows * _rows_in(out_tiles, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+                delta -= _at_rows_of(d_lse, slab)
+                d_k_global_own = d_k_global.new_zeros(
+                    len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, k_global.shape[-1]
+                )
+                d_v_global_own = d_v_global.new_zeros(
+                    len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, v_global.shape[-1]
+                )
+                results = _full_backward_slab(
+                    _rows_in(q_global_tiles, slab, kv_heads),
+                    _keys_in(k_global_tiles, chunks, kv_heads),
+                    _keys_in(v_global_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab),
+                    delta, d_v_global_own.flatten(0, 1), d_k_global_own.flatten(0, 1),
+                    _entries_of(numbers, slab), slab, chunks, work, call,
+                )  # fmt: skip
+                for total, result in zip((d_q_global_tiles,), results, strict=True):
+                    _put(total, slab, result)
+                _add_tiles(d_k_global_tiles, d_k_global_own, chunks)
+                _add_tiles(d_v_global_tiles, d_v_global_own, chunks)
+            d_k_global += _untiled_keys(d_k_global_tiles, lists, d_k_global.shape)
+            d_v_global += _untiled_keys(d_v_global_tiles, lists, d_v_global.shape)
+            d_q_global += _untiled_rows(d_q_global_tiles, lists, shape)
+    d_k_global.mul_(numbers[1])
+    return (
+        d_q_global.to(q_global.dtype),
+        d_k_global.to(k_global.dtype),
+        d_v_global.to(v_global.dtype),
+        torch.zeros_like(is_global_of_row),
+    )
+
+
+def _full_weights_of(q_global, k_global, is_global_of_row, i, j, hidden, numbers, call):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    scale, _ = numbers
+    dot_q_globalk_global = _scores(q_global, k_global)
+    score = scale * dot_q_globalk_global
+    exponent_kept = score.masked_fill(hidden, -torch.inf)
+    peak = _maximum(exponent_kept.detach().amax(-1, keepdim=True), torch.finfo(q_global.dtype).min)
+    weight = torch.exp(exponent_kept - peak)
+    rows = weight.sum(-1, keepdim=True)
+    lse = peak + _safe_log(rows)
+    return weight, rows, (lse,)
+
+
+def _full_batched(
+    q_global, k_global, v_global, is_global_of_row, scale, q_start, k_start, q_starts, kv_lengths
+):
+    """What `_full_forward` returns, slab by slab in operations that autograd knows."""
+    wide = _wide(q_global.dtype)
+    shape, m = q_global.shape[:3], v_global.shape[2]
+    group = q_global.shape[1] // v_global.shape[1]
+    numbers, call = (
+        _numbers(q_global, k_global, v_global, scale, kv_lengths),
+        _Call(shape[2], m, shape[1], 0),
+    )
+    ((lists, related),) = _full_passes(
+        q_global, k_global, v_global, is_global_of_row, q_start, k_start, q_starts, kv_lengths
+    )
+    q_global_tiles = _tiled_rows(q_global, lists)
+    k_global_tiles = _tiled_keys(k_global, lists, shape[1])
+    v_global_tiles = _tiled_keys(v_global, lists, shape[1])
+
+    def windows(tiles, chunks):  # keys of each query head
+        own = _keys_in(tiles, chunks, len(tiles) // len(lists.keys)).to(wide)
+        return own.repeat_interleave(group, 1)[:, :, None]
+
+    order, parts = [], []
+    for slab, chunks in _full_slabs(
+        is_global_of_row,
+        shape[1],
+        lists,
+        related,
+        shape[2],
+        m,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+    ):
+        chunks = chunks or (_no_keys(slab, lists, m),)
+        hidden = chunks[0].hidden[:, :, None]
+        i, j = slab.i[:, :, None], chunks[0].j[:, :, None]
+        own = _lifted(_entries_of(numbers, slab))
+        weight, norm, numbers_of_rows = _full_weights_of(
+            _rows_in(q_global_tiles, slab, slab.shape[1]).view(*slab.shape[:2], 1, _ROWS, -1),
+            windows(k_global_tiles, chunks),
+            is_global_of_row,
+            i,
+            j,
+            hidden,
+            own,
+            call,
+        )
+        seen = (chunks[0].places < m)[:, None, None, :, None]
+        out = weight @ windows(v_global_tiles, chunks).masked_fill(~seen, 0)
+        if norm is not None:
+            out = out * _reciprocal(norm)
+        rest = (x.expand(*slab.shape[:2], 1, _ROWS, 1) for x in numbers_of_rows)
+        parts.append((out, *rest))
+        order.append(_rows_at(slab, lists.rows))
+    back = torch.cat(order).argsort()
+    tiles = shape[0] * shape[1], lists.rows.shape[1]
+    outs = [
+        torch.cat(each).flatten(0, 2)[back].unflatten(0, tiles) for each in zip(*parts, strict=True)
+    ]
+    outs = [_untiled_rows(each, lists, shape) for each in outs]
+    return outs[0].to(q_global.dtype), *(each[..., 0] for each in outs[1:])
+
+
+def _full_operands(
+    is_global, q_global, k_global, v_global, scale, q_start, k_start, q_starts, kv_lengths
+):
+    """What the passes read: what each token and each distance determines alone."""
+    heads = q_global.shape[1]
+    n = q_global.shape[2]
+    m = k_global.shape[2]
+    device = q_global.device
+    i = _positions(n, q_start, q_starts, device)
+    hidden = _hidden(kv_lengths, m, device)
+    is_global_wide = _seen(is_global[:, None, :, None], hidden)
+    own_key = i - k_start
+    _within(own_key, m, "the keys", "i - k_start", 2)
+    is_global_at_row = _at_rows(is_global_wide, q_start - k_start, q_starts, n, heads)
+    is_global_of_row = is_global_at_row[..., 0]
+    return q_global, k_global, v_global, is_global_of_row
+
+
+def _full_run(
+    q_global,
+    k_global,
+    v_global,
+    is_global_of_row,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    form,
+    keep_residual,
+):
+    run = _full_launch_forward if form == "triton" else _full_forward
+    return run(
+        q_global,
+        k_global,
+        v_global,
+        is_global_of_row,
+        scale,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+        keep_residual,
+    )
+
+
+def _full_run_backward(*args):
+    *args, form = args
+    run = _full_launch_backward if form == "triton" else _full_backward
+    return run(*args)
+
+
+class _full_Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        q_global,
+        k_global,
+        v_global,
+        is_global_of_row,
+        scale,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+        form,
+        keep_residual,
+    ):
+        return _full_run(
+            q_global,
+            k_global,
+            v_global,
+            is_global_of_row,
+            scale,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            form,
+            keep_residual,
+        )
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        (
+            q_global,
+            k_global,
+            v_global,
+            is_global_of_row,
+            *ctx.numbers,
+            q_starts,
+            kv_lengths,
+            ctx.form,
+            _,
+        ) = inputs
+        ctx.save_for_backward(
+            q_global, k_global, v_global, is_global_of_row, *output, q_starts, kv_lengths
+        )
+        ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        grads = _full_Gradient.apply(
+            *saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form
+        )
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        *args, keep_residual = args  # only here is it seen whether what is mapped has gradients
+        args = (*args, keep_residual or _keeps_residual(*args[:4]))
+        return _each_vmap(_full_Attention, info, in_dims, args)
+
+
+class _full_Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_full_batched`."""
+
+    @staticmethod
+    def forward(*args):
+        return _full_run_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *saved, ctx.form = inputs
+        ctx.numbers = saved[-5:-2]
+        gradients = saved[-7:-5]
+        ctx.save_for_backward(*saved[:4], *gradients, *saved[-2:])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        q_global, k_global, v_global, is_global_of_row, *gradients, q_starts, kv_lengths = (
+            ctx.saved_tensors
+        )
+        d_q_global, d_k_global, d_v_global, d_is_global_of_row = grads
+
+        def differentiable(q_global, k_global, v_global):
+            outs = _full_batched(
+                q_global, k_global, v_global, is_global_of_row, *ctx.numbers, q_starts, kv_lengths
+            )
+            return (outs[0], outs[1])
+
+        def gradient(q_global, k_global, v_global, *gradients):
+            return torch.func.vjp(differentiable, q_global, k_global, v_global)[1](gradients)
+
+        inputs = q_global, k_global, v_global, *gradients
+        d_q_global, d_k_global, d_v_global, *d_gradients = torch.func.vjp(gradient, *inputs)[1](
+            (
+                d_q_global,
+                d_k_global,
+                d_v_global,
+            )
+        )
+        return d_q_global, d_k_global, d_v_global, None, *(None,) * 3, *d_gradients, *(None,) * 6
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _each_vmap(_full_Gradient, info, in_dims, args)
+
+
+# Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
+_full_OPERATOR = "marked_window_full_ffe4c0ca"
+
+
+def _full_register():
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"float scale, {places}, str form"
+    inputs = "Tensor q_global, Tensor k_global, Tensor v_global, Tensor is_global_of_row"
+    _library.define(
+        f"{_full_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
+    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_full_OPERATOR}_full_backward({inputs}, {saved}, {numbers}) -> {gradients}")
+    _library.impl(_full_OPERATOR, _full_run, "CompositeExplicitAutograd")
+    _library.impl(
+        f"{_full_OPERATOR}_full_backward", _full_run_backward, "CompositeExplicitAutograd"
+    )
+
+    @torch.library.register_fake(f"attncc::{_full_OPERATOR}", lib=_library)
+    def _(q_global, k_global, v_global, is_global_of_row, *numbers):
+        out = q_global.new_empty(*q_global.shape[:3], v_global.shape[-1])
+        return (
+            out,
+            q_global.new_empty(q_global.shape[:3], dtype=_wide(q_global.dtype)),
+            q_global.new_empty(*q_global.shape[:3], v_global.shape[-1] if numbers[-1] else 0),
+        )
+
+    @torch.library.register_fake(f"attncc::{_full_OPERATOR}_full_backward", lib=_library)
+    def _(q_global, k_global, v_global, is_global_of_row, *rest):
+        return (
+            q_global.new_empty(q_global.shape),
+            k_global.new_empty(k_global.shape),
+            v_global.new_empty(v_global.shape),
+            is_global_of_row.new_empty(is_global_of_row.shape),
+        )
+
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        run = getattr(torch.ops.attncc, f"{_full_OPERATOR}_full_backward")
+        grads = run(*saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    def setup_context(ctx, inputs, output):
+        _full_Attention.setup_context(ctx, inputs, output)
+
+    torch.library.register_autograd(
+        f"attncc::{_full_OPERATOR}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+if not hasattr(
+    torch.ops.attncc, _full_OPERATOR
+):  # a copy of this file may have been loaded already
+    _full_register()
+
+
+def _full_check(is_global, q_global, k_global, v_global, kv_lengths, q_start, k_start):
+    """Refuse what the kernels would misread, with the argument's name."""
+    for name, x in (("q_global", q_global), ("k_global", k_global), ("v_global", v_global)):
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+        _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+        _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+        _expect(
+            x.dtype == q_global.dtype, name, x.dtype, f"the dtype of q_global, {q_global.dtype}"
+        )
+        _expect(
+            x.device == q_global.device,
+            name,
+            f"on {x.device}",
+            f"the device of q_global, {q_global.device}",
+        )
+    batch, heads, _, width = q_global.shape
+    shapes = (
+        f"q_global {list(q_global.shape)}, "
+        f"k_global {list(k_global.shape)}, "
+        f"v_global {list(v_global.shape)}"
+    )
+    _expect(
+        k_global.shape[0] == batch and v_global.shape[0] == batch,
+        "the batch",
+        shapes,
+        "one size in q_global, k_global and v_global",
+    )
+    _expect(heads > 0 and k_global.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(
+        heads % k_global.shape[1] == 0,
+        "the number of heads",
+        shapes,
+        "q_global's to be a multiple of k_global's",
+    )
+    _expect(
+        v_global.shape[1:3] == k_global.shape[1:3],
+        "v_global",
+        list(v_global.shape),
+        f"the heads and length of k_global {list(k_global.shape)}",
+    )
+    _expect(
+        k_global.shape[3] == width,
+        "k_global",
+        list(k_global.shape),
+        f"the width of q_global, {width}",
+    )
+    _expect(1 <= width <= 256 and 1 <= v_global.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect_data(
+        "is_global", is_global, (batch, k_global.shape[2]), "[batch, m]", "truth values", q_global
+    )
+    for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
+        if isinstance(x, Tensor):
+            _expect(
+                x.shape == (batch,),
+                name,
+                list(x.shape),
+                f"one number for each of {batch} batch entries",
+            )
+            _expect(
+                not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
+            )
+            _expect(
+                x.device == q_global.device,
+                name,
+                f"on {x.device}",
+                f"the device of q_global, {q_global.device}",
+            )
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _full_prepared(is_global, q_global, k_global, v_global, scale, kv_lengths, q_start, k_start):
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (
+        ("is_global", is_global),
+        ("q_global", q_global),
+        ("k_global", k_global),
+        ("v_global", v_global),
+    ):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    device = q_global.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        q_global, k_global, v_global = (
+            x.to(torch.get_autocast_dtype(device)) for x in (q_global, k_global, v_global)
+        )
+    _full_check(is_global, q_global, k_global, v_global, kv_lengths, q_start, k_start)
+    if scale is None:
+        scale = q_global.shape[-1] ** -0.5
+    if not isinstance(scale, (int, float)) or not abs(scale) < float("inf"):
+        raise ValueError(f"marked_window: scale is {scale!r}, expected a finite number")
+    scale = float(scale)
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q_global.shape[0],), kv_lengths, device=q_global.device)
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k_global.shape[2] - q_global.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    return is_global, q_global, k_global, v_global, scale, q_start, k_start, q_starts, kv_lengths
+
+
+def _full(
+    is_global: Tensor,
+    q_global: Tensor,
+    k_global: Tensor,
+    v_global: Tensor,
+    *,
+    scale: float | None = None,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    return_lse: bool = False,
+    form: str | None = None,
+):
+    """A window and marked tokens, which see all and are seen by all; their rows are made of
+    projections of their own.
+
+    Args:
+        is_global: [batch, m], given; truth values.
+        q_global: [batch, heads, n, d], given; float32 or as q_global.
+        k_global: [batch, kv heads, m, d], given; float32 or as q_global.
+        v_global: [batch, kv heads, m, e], given; float32 or as q_global.
+        scale: the `scale` of the spec; 1 / sqrt(d) by default.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        return_lse: also return the natural logarithm of each row's normaliser.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+
+    Returns:
+        [batch, heads, n, e]; rows without keys are 0.
+        With return_lse also [batch, heads, n], -inf for rows without weights.
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
+    prepared = _full_prepared(
+        is_global, q_global, k_global, v_global, scale, kv_lengths, q_start, k_start
+    )
+    prepared = *_full_operands(*prepared), *prepared[4:]
+    form = _form(form, prepared[0])
+    keep_residual = _keeps_residual(*prepared[:4])
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+        outs = _full_Attention.apply(*prepared, form, keep_residual)
+    else:
+        outs = getattr(torch.ops.attncc, _full_OPERATOR)(*prepared, form, keep_residual)
+    return (outs[0], outs[1]) if return_lse else outs[0]
+
+
+def _where(condition, a, b, q=None):
+    """torch.where, also for conditions that are the same for all and for two plain numbers."""
+    if not isinstance(condition, Tensor):
+        chosen, other = (a, b) if condition else (b, a)
+        spread = isinstance(other, Tensor) and not isinstance(chosen, Tensor)
+        return torch.full_like(other, chosen) if spread else chosen
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        dtype = torch.float64 if q is None else _wide(q.dtype)
+        a = torch.tensor(a, dtype=dtype, device=condition.device)
+    return torch.where(condition, a, b)
+
+
+def _combined(
+    near,
+    full,
+    q,
+    k,
+    v,
+    is_global,
+    q_global,
+    k_global,
+    v_global,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """is_global[i] ? full : near"""
+    heads = q.shape[1]
+    n = q.shape[2]
+    m = k.shape[2]
+    dtype = near.dtype
+    wide = _wide(dtype)
+    device = q.device
+    i = _positions(n, q_start, q_starts, device)
+    hidden = _hidden(kv_lengths, m, device)
+    is_global_wide = _seen(is_global[:, None, :, None], hidden)
+    own_key = i - k_start
+    _within(own_key, m, "the keys", "i - k_start", 2)
+    is_global_at_row = _at_rows(is_global_wide, q_start - k_start, q_starts, n, heads)
+    return (_where(is_global_at_row, full.to(wide), near.to(wide), q)).to(dtype)
+
+
+def _marked_window(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    is_global: Tensor,
+    q_global: Tensor,
+    k_global: Tensor,
+    v_global: Tensor,
+    *,
+    scale: float | None = None,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    form: str | None = None,
+):
+    """A window and marked tokens, which see all and are seen by all; their rows are made of
+    projections of their own.
+
+    The branches near, full are combined to is_global[i] ? full : near.
+
+    Args:
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; e up to 256.
+        is_global: [batch, m], given; truth values.
+        q_global: [batch, heads, n, d], given; float32 or as q.
+        k_global: [batch, kv heads, m, d], given; float32 or as q.
+        v_global: [batch, kv heads, m, e], given; float32 or as q.
+        scale: the `scale` of the spec; 1 / sqrt(d) by default.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+
+    Returns:
+        [batch, heads, n, e]; rows of a branch without keys are 0.
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    options = {
+        "kv_lengths": kv_lengths,
+        "q_start": q_start,
+        "k_start": k_start,
+        "dropout_p": dropout_p,
+        "form": form,
+    }
+    near = _near(q, k, v, is_global, scale=scale, **options)
+    full = _full(is_global, q_global, k_global, v_global, scale=scale, **options)
+    _expect(
+        full.shape == near.shape,
+        "the branch full",
+        list(full.shape),
+        f"the shape of near, {list(near.shape)}",
+    )
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k.shape[2] - q.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
+    out = _combined(
+        near,
+        full,
+        q,
+        k,
+        v,
+        is_global,
+        q_global,
+        k_global,
+        v_global,
+        scale,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+    )
+    return out
+
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"longformer_layer: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+class LongformerLayer(nn.Module):
+    """Window attention with global tokens that a batch marks, projected apart (Longformer, arXiv
+    2004.05150, section 3.1).
+
+    Args:
+        dim: a whole number.
+        h: 8 by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
+        super().__init__()
+        _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
+        self.dim = dim
+        self.h = h
+        self.form = form
+        self.Wq = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bq = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wk = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bk = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wv = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bv = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wqg = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bqg = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wkg = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bkg = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wvg = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bvg = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wo = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bo = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        for tensor in (self.Wq, self.Wk, self.Wv, self.Wqg, self.Wkg, self.Wvg, self.Wo):
+            _uniform(tensor, tensor.shape[-2] ** -0.5)
+        for tensor in (self.bq, self.bk, self.bv, self.bqg, self.bkg, self.bvg, self.bo):
+            nn.init.zeros_(tensor)
+
+    def forward(self, x: Tensor, is_global: Tensor, lengths: Tensor | None = None):
+        """The layer's output, [batch, n, dim].
+
+        Args:
+            x: [batch, n, dim].
+            is_global: [batch, n], truth values.
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        _demand(is_global.dim() == 2, "is_global", list(is_global.shape), "[batch, n]")
+        marked_window = functools.partial(_marked_window, kv_lengths=lengths, form=self.form)
+        attended = marked_window(
+            _heads(x @ self.Wq + self.bq, self.h),
+            _heads(x @ self.Wk + self.bk, self.h),
+            _heads(x @ self.Wv + self.bv, self.h),
+            is_global,
+            _heads(x @ self.Wqg + self.bqg, self.h),
+            _heads(x @ self.Wkg + self.bkg, self.h),
+            _heads(x @ self.Wvg + self.bvg, self.h),
+        )
+        return _merged(attended) @ self.Wo + self.bo
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, h={self.h}, w=256"

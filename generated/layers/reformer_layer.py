@@ -1,0 +1,3332 @@
+# reformer_layer: made by attncc 0.1.0 from reformer_layer.attn (sha256 b207a2aa65f2fd5e). Do not edit.
+# Rebuild: attncc build reformer_layer.attn
+#
+#     use "../reformer.attn"
+#
+#     # Shared queries and keys in buckets of two rounds of hashing, by directions that stay (Reformer, arXiv 2001.04451).
+#     layer reformer_layer(dim, h = 8, c = 64, buckets = 32) {
+#       input x[n, dim]
+#       param Wqk[dim, dim], Wv[dim, dim], Wo[dim, dim], bo[dim]
+#       param R[h, 2, dim // h, buckets // 2] = fixed(normal(1))
+#       qk = heads(x @ Wqk, h)
+#       out = merge(attend reformer(qk, qk, heads(x @ Wv, h), R, c = c, buckets = buckets)) @ Wo + bo
+#     }
+#
+# From reformer.attn:
+#
+#     # Two rounds of hashing, sorting and chunks; every key counts once (Reformer, arXiv 2001.04451, section 2).
+#     attention reformer(c = 64, buckets = 32, own = -100) {
+#       require c > 0, buckets > 0, buckets % 2 == 0
+#       input R[H, 2, d, buckets // 2]
+#       let first = hash(k, R[h, 0])
+#       let second = hash(k, R[h, 1])
+#       let by_first = rank(first)
+#       let by_second = rank(second)
+#       pattern near(place, bucket) = 0 <= place[i] // c - place[j] // c <= 1 & bucket[i] == bucket[j]
+#       pattern = causal & (near(by_first, first) | near(by_second, second))
+#       score = i == j ? own : scale * dot(q, unit(k))  # a query's own key counts where no other does
+#     }
+#
+# Plan of `reformer`: a tile of rows first … last visits keys up to last.
+# Cost of `reformer`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is
+# stored.
+# Decoder of `reformer`: none: keys are ranked, and a later key changes the places of those before
+# it.
+# No step: of the core `reformer`, keys are ranked, and a later key changes the places of those
+# before it.
+
+import bisect
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
+
+# --- the core `reformer` --------------------------------------------------------------------------
+# How the kernels follow from the spec:
+# - once-a-token: what one token or one distance determines alone is computed once for it, not
+#   once for each pair.
+# - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
+# - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
+#   the same number of the row.
+# - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
+#   to: the rest adds 0.
+# - split-union: P = A | B is A, and B without A; each has its own layout, and the sums of a row
+#   go on from one to the next.
+# - sort-by-key: in the order of a number that is compared, the keys of a row are a run, and
+#   neighbours share it.
+# - list-tiles: when data are known, the tiles of keys that a tile of rows meets are listed; no
+#   others are visited.
+# - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
+#   are rescaled.
+
+
+class _Call(NamedTuple):
+    """Lengths and heads of one call, for patterns that read them."""
+
+    n: int
+    m: int
+    heads: int
+    head: int | Tensor
+
+
+def _related(
+    i,
+    j,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    call,
+):
+    """The pattern."""
+    return (j <= i) & (
+        ((0 <= R_of_row - R_of_key) & (R_of_row - R_of_key <= 1) & (first_of_row == first_of_key))
+        | (
+            (0 <= R_of_row_2 - R_of_key_2)
+            & (R_of_row_2 - R_of_key_2 <= 1)
+            & (second_of_row == second_of_key)
+        )
+    )
+
+
+def _numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    return (scale,)
+
+
+if triton is not None:
+    # Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
+    _WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
+
+    @triton.jit
+    def _dot(a, b, acc, PRECISION: tl.constexpr):
+        """a @ b + acc in float32; `acc` may be None."""
+        if _WIDEN:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+    @triton.jit
+    def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
+        if MASKED and WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=visible[:, None] & (dims[None, :] < WIDTH), other=0.0)
+        elif MASKED:
+            tile = tl.load(pointers, mask=visible[:, None], other=0.0)
+        elif WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=dims[None, :] < WIDTH, other=0.0)
+        else:
+            tile = tl.load(pointers)
+        return tile
+
+    @triton.jit
+    def _load_numbers(start, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+        """[LANES] consecutive numbers; what is not visible reads as `other`."""
+        pointers = start + tl.arange(0, LANES)
+        if MASKED:
+            numbers = tl.load(pointers, mask=visible, other=other)
+        else:
+            numbers = tl.load(pointers)
+        return numbers
+
+    @triton.jit
+    def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                    BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+    @triton.jit
+    def _load_facts(start, visible, LANES: tl.constexpr):
+        """What the pattern asks of [LANES] consecutive tokens; 0 where there is none."""
+        return tl.load(start + tl.arange(0, LANES), mask=visible, other=0)
+
+    @triton.jit
+    def _inverse(x):
+        """1 / x, and 0 where x is 0: a row without weights gives 0."""
+        zero = x == 0.0
+        return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, x))
+
+    @triton.jit
+    def _log(x):
+        """The natural logarithm, -inf where x is 0."""
+        positive = x > 0.0
+        return tl.where(positive, tl.log(tl.where(positive, x, 1.0)), float("-inf"))
+
+    @triton.jit
+    def _forward_tile_1(
+        peak, rows, total, q, R_of_row, first_of_row, R_of_row_2, second_of_row,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr,
+        k_of_key_stride, v_stride,
+        i, key_places_ptr, k_start, keys, scale,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(q, tl.trans(k_of_key), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(
+            i[:, None] == j[None, :], -100.0, scale * dot_qk_of_key
+        )
+        R_of_key = _load_facts(R_of_key_ptr, visible, BLOCK_N)
+        first_of_key = _load_facts(first_of_key_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                (j[None, :] <= i[:, None])
+                & (0 <= R_of_row[:, None] - R_of_key[None, :])
+                & (R_of_row[:, None] - R_of_key[None, :] <= 1)
+                & (first_of_row[:, None] == first_of_key[None, :])
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _forward_kernel_1(
+        q_ptr, R_of_row_ptr, first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr, k_of_key_ptr,
+        v_ptr, R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, out_ptr, lse_ptr,
+        residual_ptr, peak_state_ptr, rows_state_ptr, total_state_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, k_of_key_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists, scale,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        R_of_row = _load_facts(R_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        first_of_row = _load_facts(first_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_2 = _load_facts(R_of_row_2_ptr + rows_of_entry + row, visible, BLOCK_M)
+        second_of_row = _load_facts(second_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        i = q_start + row_place
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        peak = tl.full([BLOCK_M], -3.4028234663852886e38, tl.float32)
+        rows = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            peak, rows, total = _forward_tile_1(
+                peak, rows, total, q, R_of_row, first_of_row, R_of_row_2, second_of_row,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step,
+                R_of_key_ptr + keys_of_entry + tile * BLOCK_N,
+                first_of_key_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_2_ptr + keys_of_entry + tile * BLOCK_N,
+                second_of_key_ptr + keys_of_entry + tile * BLOCK_N, k_of_key_strides[2],
+                v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys, scale,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        tl.store(peak_state_ptr + first_vector + tl.arange(0, BLOCK_M), peak, mask=visible)
+        tl.store(rows_state_ptr + first_vector + tl.arange(0, BLOCK_M), rows, mask=visible)
+        _store_tile(total_state_ptr + first_vector * E, visible, total, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile_1(
+        dv, d_k_of_key, k_of_key, v, R_of_key, first_of_key, R_of_key_2, second_of_key,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, R_of_row_ptr, first_of_row_ptr, R_of_row_2_ptr,
+        second_of_row_ptr, q_stride, d_out_stride,
+        j, row_places_ptr, q_start, n, scale,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_place = tl.load(row_places_ptr + tl.arange(0, BLOCK_M))
+        visible = row_place < n
+        i = q_start + row_place
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(k_of_key, tl.trans(q), None, PRECISION)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = 1.4426950408889634 * tl.where(
+            i[None, :] == j[:, None], -100.0, scale * dot_qk_of_key
+        )
+        R_of_row = _load_facts(R_of_row_ptr, visible, BLOCK_M)
+        first_of_row = _load_facts(first_of_row_ptr, visible, BLOCK_M)
+        if MASKED:
+            related = (
+                (j[:, None] <= i[None, :])
+                & (0 <= R_of_row[None, :] - R_of_key[:, None])
+                & (R_of_row[None, :] - R_of_key[:, None] <= 1)
+                & (first_of_row[None, :] == first_of_key[:, None])
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        d_dot_qk_of_key = d_exponent * tl.where(i[None, :] == j[:, None], 0.0, scale)
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        d_k_of_key = _dot(d_dot_qk_of_key.to(q.dtype), q, d_k_of_key, PRECISION)
+        return dv, d_k_of_key
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _backward_columns_kernel_1(
+        k_of_key_ptr, v_ptr, R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr,
+        q_ptr, d_out_ptr, R_of_row_ptr, first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr,
+        lse_ptr, delta_ptr, d_k_of_key_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        k_of_key_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, row_slots, key_slots, lists, scale,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_M // BLOCK_M  # tiles in one that lists name
+        entry = batch * heads + kv_head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(kv_head, tl.int64) * k_of_key_strides[1]
+        )
+        k_of_key_ptr += tl.cast(column, tl.int64) * k_of_key_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * key_slots + column
+
+        key_place = tl.load(key_places_ptr + keys_of_entry + column_lanes)
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = key_place < keys
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        j = k_start + key_place
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        d_k_of_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * row_slots
+            entry = batch * heads + head
+            rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+            keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+            R_of_key = _load_facts(R_of_key_ptr + keys_of_entry + column, seen, BLOCK_N)
+            first_of_key = _load_facts(first_of_key_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_2 = _load_facts(R_of_key_2_ptr + keys_of_entry + column, seen, BLOCK_N)
+            second_of_key = _load_facts(second_of_key_ptr + keys_of_entry + column, seen, BLOCK_N)
+            # Tiles of rows that meet the tile's keys: met[begin] … met[end - 1].
+            number = entry * lists + column // LIST_N
+            begin = tl.load(begins_ptr + number)
+            end = tl.load(begins_ptr + number + 1)
+            for step in range(begin * PARTS, end * PARTS):
+                tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+                dv, d_k_of_key = _backward_columns_tile_1(
+                    dv, d_k_of_key, k_of_key, v, R_of_key, first_of_key, R_of_key_2, second_of_key,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_ptr + rows_of_entry + tile * BLOCK_M,
+                    first_of_row_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_2_ptr + rows_of_entry + tile * BLOCK_M,
+                    second_of_row_ptr + rows_of_entry + tile * BLOCK_M, q_strides[2],
+                    d_out_strides[2],
+                    j, row_places_ptr + rows_of_entry + tile * BLOCK_M, q_start, n, scale,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+        d_k_of_key = tl.where(seen[:, None], d_k_of_key, 0.0) + _load_tile(
+            d_k_of_key_ptr + first_vector * D, D, key_place < m, BLOCK_N, D, BLOCK_D, True
+        )
+        _store_tile(
+            d_k_of_key_ptr + first_vector * D, key_place < m, d_k_of_key, BLOCK_N, D, BLOCK_D
+        )
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E, E, key_place < m, BLOCK_N, E, BLOCK_E, True
+        )
+        _store_tile(dv_ptr + first_vector * E, key_place < m, dv, BLOCK_N, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_rows_tile_1(
+        dq, q, d_out, delta, R_of_row, first_of_row, R_of_row_2, second_of_row, lse_2,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr,
+        k_of_key_stride, v_stride,
+        i, key_places_ptr, k_start, keys, scale,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(q, tl.trans(k_of_key), None, PRECISION)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = 1.4426950408889634 * tl.where(
+            i[:, None] == j[None, :], -100.0, scale * dot_qk_of_key
+        )
+        R_of_key = _load_facts(R_of_key_ptr, visible, BLOCK_N)
+        first_of_key = _load_facts(first_of_key_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                (j[None, :] <= i[:, None])
+                & (0 <= R_of_row[:, None] - R_of_key[None, :])
+                & (R_of_row[:, None] - R_of_key[None, :] <= 1)
+                & (first_of_row[:, None] == first_of_key[None, :])
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        d_dot_qk_of_key = d_exponent * tl.where(i[:, None] == j[None, :], 0.0, scale)
+        dq = _dot(d_dot_qk_of_key.to(k_of_key.dtype), k_of_key, dq, PRECISION)
+        return dq
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _backward_rows_kernel_1(
+        q_ptr, d_out_ptr, R_of_row_ptr, first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr,
+        lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, d_out_strides, k_of_key_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists, scale,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        R_of_row = _load_facts(R_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        first_of_row = _load_facts(first_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_2 = _load_facts(R_of_row_2_ptr + rows_of_entry + row, visible, BLOCK_M)
+        second_of_row = _load_facts(second_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_place
+        lse_2 = 1.4426950408889634 * lse
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            dq = _backward_rows_tile_1(
+                dq, q, d_out, delta, R_of_row, first_of_row, R_of_row_2, second_of_row, lse_2,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step,
+                R_of_key_ptr + keys_of_entry + tile * BLOCK_N,
+                first_of_key_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_2_ptr + keys_of_entry + tile * BLOCK_N,
+                second_of_key_ptr + keys_of_entry + tile * BLOCK_N, k_of_key_strides[2],
+                v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys, scale,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        dq = dq + _load_tile(dq_ptr + first_vector * D, D, visible, BLOCK_M, D, BLOCK_D, True)
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit
+    def _forward_tile_2(
+        peak, rows, total, q, R_of_row, first_of_row, R_of_row_2, second_of_row,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr,
+        k_of_key_stride, v_stride,
+        i, key_places_ptr, k_start, keys, scale,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(q, tl.trans(k_of_key), None, PRECISION)
+        exponent = 1.4426950408889634 * tl.where(
+            i[:, None] == j[None, :], -100.0, scale * dot_qk_of_key
+        )
+        R_of_key = _load_facts(R_of_key_ptr, visible, BLOCK_N)
+        first_of_key = _load_facts(first_of_key_ptr, visible, BLOCK_N)
+        R_of_key_2 = _load_facts(R_of_key_2_ptr, visible, BLOCK_N)
+        second_of_key = _load_facts(second_of_key_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                (
+                    (j[None, :] <= i[:, None])
+                    & (0 <= R_of_row_2[:, None] - R_of_key_2[None, :])
+                    & (R_of_row_2[:, None] - R_of_key_2[None, :] <= 1)
+                    & (second_of_row[:, None] == second_of_key[None, :])
+                )
+                & (
+                    (j[None, :] > i[:, None])
+                    | (0 > R_of_row[:, None] - R_of_key[None, :])
+                    | (R_of_row[:, None] - R_of_key[None, :] > 1)
+                    | (first_of_row[:, None] != first_of_key[None, :])
+                )
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _forward_kernel_2(
+        q_ptr, R_of_row_ptr, first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr, k_of_key_ptr,
+        v_ptr, R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, out_ptr, lse_ptr,
+        residual_ptr, peak_state_ptr, rows_state_ptr, total_state_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, k_of_key_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists, scale,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        R_of_row = _load_facts(R_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        first_of_row = _load_facts(first_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_2 = _load_facts(R_of_row_2_ptr + rows_of_entry + row, visible, BLOCK_M)
+        second_of_row = _load_facts(second_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        i = q_start + row_place
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        peak = _load_numbers(peak_state_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        rows = _load_numbers(rows_state_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        total = _load_tile(
+            total_state_ptr + first_vector * E, E, visible, BLOCK_M, E, BLOCK_E, True
+        )
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            peak, rows, total = _forward_tile_2(
+                peak, rows, total, q, R_of_row, first_of_row, R_of_row_2, second_of_row,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step,
+                R_of_key_ptr + keys_of_entry + tile * BLOCK_N,
+                first_of_key_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_2_ptr + keys_of_entry + tile * BLOCK_N,
+                second_of_key_ptr + keys_of_entry + tile * BLOCK_N, k_of_key_strides[2],
+                v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys, scale,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M), lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_tile(residual_ptr + first_vector * E, visible, residual, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile_2(
+        dv, d_k_of_key, k_of_key, v, R_of_key, first_of_key, R_of_key_2, second_of_key,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, R_of_row_ptr, first_of_row_ptr, R_of_row_2_ptr,
+        second_of_row_ptr, q_stride, d_out_stride,
+        j, row_places_ptr, q_start, n, scale,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_place = tl.load(row_places_ptr + tl.arange(0, BLOCK_M))
+        visible = row_place < n
+        i = q_start + row_place
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(k_of_key, tl.trans(q), None, PRECISION)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = 1.4426950408889634 * tl.where(
+            i[None, :] == j[:, None], -100.0, scale * dot_qk_of_key
+        )
+        R_of_row = _load_facts(R_of_row_ptr, visible, BLOCK_M)
+        first_of_row = _load_facts(first_of_row_ptr, visible, BLOCK_M)
+        R_of_row_2 = _load_facts(R_of_row_2_ptr, visible, BLOCK_M)
+        second_of_row = _load_facts(second_of_row_ptr, visible, BLOCK_M)
+        if MASKED:
+            related = (
+                (
+                    (j[:, None] <= i[None, :])
+                    & (0 <= R_of_row_2[None, :] - R_of_key_2[:, None])
+                    & (R_of_row_2[None, :] - R_of_key_2[:, None] <= 1)
+                    & (second_of_row[None, :] == second_of_key[:, None])
+                )
+                & (
+                    (j[:, None] > i[None, :])
+                    | (0 > R_of_row[None, :] - R_of_key[:, None])
+                    | (R_of_row[None, :] - R_of_key[:, None] > 1)
+                    | (first_of_row[None, :] != first_of_key[:, None])
+                )
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        d_dot_qk_of_key = d_exponent * tl.where(i[None, :] == j[:, None], 0.0, scale)
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        d_k_of_key = _dot(d_dot_qk_of_key.to(q.dtype), q, d_k_of_key, PRECISION)
+        return dv, d_k_of_key
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _backward_columns_kernel_2(
+        k_of_key_ptr, v_ptr, R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr,
+        q_ptr, d_out_ptr, R_of_row_ptr, first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr,
+        lse_ptr, delta_ptr, d_k_of_key_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        k_of_key_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, row_slots, key_slots, lists, scale,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_M // BLOCK_M  # tiles in one that lists name
+        entry = batch * heads + kv_head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(kv_head, tl.int64) * k_of_key_strides[1]
+        )
+        k_of_key_ptr += tl.cast(column, tl.int64) * k_of_key_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * key_slots + column
+
+        key_place = tl.load(key_places_ptr + keys_of_entry + column_lanes)
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = key_place < keys
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        j = k_start + key_place
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        d_k_of_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * row_slots
+            entry = batch * heads + head
+            rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+            keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+            R_of_key = _load_facts(R_of_key_ptr + keys_of_entry + column, seen, BLOCK_N)
+            first_of_key = _load_facts(first_of_key_ptr + keys_of_entry + column, seen, BLOCK_N)
+            R_of_key_2 = _load_facts(R_of_key_2_ptr + keys_of_entry + column, seen, BLOCK_N)
+            second_of_key = _load_facts(second_of_key_ptr + keys_of_entry + column, seen, BLOCK_N)
+            # Tiles of rows that meet the tile's keys: met[begin] … met[end - 1].
+            number = entry * lists + column // LIST_N
+            begin = tl.load(begins_ptr + number)
+            end = tl.load(begins_ptr + number + 1)
+            for step in range(begin * PARTS, end * PARTS):
+                tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+                dv, d_k_of_key = _backward_columns_tile_2(
+                    dv, d_k_of_key, k_of_key, v, R_of_key, first_of_key, R_of_key_2, second_of_key,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    R_of_row_ptr + rows_of_entry + tile * BLOCK_M,
+                    first_of_row_ptr + rows_of_entry + tile * BLOCK_M,
+                    R_of_row_2_ptr + rows_of_entry + tile * BLOCK_M,
+                    second_of_row_ptr + rows_of_entry + tile * BLOCK_M, q_strides[2],
+                    d_out_strides[2],
+                    j, row_places_ptr + rows_of_entry + tile * BLOCK_M, q_start, n, scale,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+        d_k_of_key = tl.where(seen[:, None], d_k_of_key, 0.0) + _load_tile(
+            d_k_of_key_ptr + first_vector * D, D, key_place < m, BLOCK_N, D, BLOCK_D, True
+        )
+        _store_tile(
+            d_k_of_key_ptr + first_vector * D, key_place < m, d_k_of_key, BLOCK_N, D, BLOCK_D
+        )
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E, E, key_place < m, BLOCK_N, E, BLOCK_E, True
+        )
+        _store_tile(dv_ptr + first_vector * E, key_place < m, dv, BLOCK_N, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_rows_tile_2(
+        dq, q, d_out, delta, R_of_row, first_of_row, R_of_row_2, second_of_row, lse_2,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr,
+        k_of_key_stride, v_stride,
+        i, key_places_ptr, k_start, keys, scale,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        key_place = tl.load(key_places_ptr + tl.arange(0, BLOCK_N))
+        visible = key_place < keys
+        j = k_start + key_place
+        k_of_key = _load_tile(k_of_key_ptr, k_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk_of_key = _dot(q, tl.trans(k_of_key), None, PRECISION)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = 1.4426950408889634 * tl.where(
+            i[:, None] == j[None, :], -100.0, scale * dot_qk_of_key
+        )
+        R_of_key = _load_facts(R_of_key_ptr, visible, BLOCK_N)
+        first_of_key = _load_facts(first_of_key_ptr, visible, BLOCK_N)
+        R_of_key_2 = _load_facts(R_of_key_2_ptr, visible, BLOCK_N)
+        second_of_key = _load_facts(second_of_key_ptr, visible, BLOCK_N)
+        if MASKED:
+            related = (
+                (
+                    (j[None, :] <= i[:, None])
+                    & (0 <= R_of_row_2[:, None] - R_of_key_2[None, :])
+                    & (R_of_row_2[:, None] - R_of_key_2[None, :] <= 1)
+                    & (second_of_row[:, None] == second_of_key[None, :])
+                )
+                & (
+                    (j[None, :] > i[:, None])
+                    | (0 > R_of_row[:, None] - R_of_key[None, :])
+                    | (R_of_row[:, None] - R_of_key[None, :] > 1)
+                    | (first_of_row[:, None] != first_of_key[None, :])
+                )
+                & visible[None, :]
+            )
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        d_dot_qk_of_key = d_exponent * tl.where(i[:, None] == j[None, :], 0.0, scale)
+        dq = _dot(d_dot_qk_of_key.to(k_of_key.dtype), k_of_key, dq, PRECISION)
+        return dq
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "row_slots", "key_slots", "lists"])
+    def _backward_rows_kernel_2(
+        q_ptr, d_out_ptr, R_of_row_ptr, first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr,
+        k_of_key_ptr, v_ptr, R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr,
+        lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
+        q_strides, d_out_strides, k_of_key_strides, v_strides,
+        n, m, k_start, row_slots, key_slots, lists, scale,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        rows_of_entry = tl.cast(entry, tl.int64) * row_slots
+        keys_of_entry = tl.cast(entry, tl.int64) * key_slots
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_of_key_ptr += (
+            tl.cast(batch, tl.int64) * k_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_of_key_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_of_key_step = tl.cast(k_of_key_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * row_slots + row
+
+        row_place = tl.load(row_places_ptr + rows_of_entry + row_lanes)
+        visible = row_place < n
+        R_of_row = _load_facts(R_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        first_of_row = _load_facts(first_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        R_of_row_2 = _load_facts(R_of_row_2_ptr + rows_of_entry + row, visible, BLOCK_M)
+        second_of_row = _load_facts(second_of_row_ptr + rows_of_entry + row, visible, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_place
+        lse_2 = 1.4426950408889634 * lse
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            dq = _backward_rows_tile_2(
+                dq, q, d_out, delta, R_of_row, first_of_row, R_of_row_2, second_of_row, lse_2,
+                k_of_key_ptr + tile * k_of_key_step, v_ptr + tile * v_step,
+                R_of_key_ptr + keys_of_entry + tile * BLOCK_N,
+                first_of_key_ptr + keys_of_entry + tile * BLOCK_N,
+                R_of_key_2_ptr + keys_of_entry + tile * BLOCK_N,
+                second_of_key_ptr + keys_of_entry + tile * BLOCK_N, k_of_key_strides[2],
+                v_strides[2],
+                i, key_places_ptr + keys_of_entry + tile * BLOCK_N, k_start, keys, scale,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        dq = dq + _load_tile(dq_ptr + first_vector * D, D, visible, BLOCK_M, D, BLOCK_D, True)
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_TILES = {
+    ("forward", 2, 64): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 128): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2), (16, 16, 4, 1)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 8, 2)],
+    ("backward_columns", 4, 256): [(16, 16, 8, 2)],
+    ("backward_rows", 2, 64): [(64, 64, 4, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
+    ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
+    ("backward_rows", 4, 256): [(16, 16, 8, 2)],
+}
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    q = arguments["q_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = (
+            0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns
+        ) * q.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    added = [
+        name
+        for name in (
+            "peak_state_ptr",
+            "rows_state_ptr",
+            "total_state_ptr",
+            "d_k_of_key_ptr",
+            "dv_ptr",
+            "dq_ptr",
+        )
+        if name in kernel.arg_names
+    ]  # read and written by each run
+    prune = {"early_config_prune": _prune}
+    return triton.autotune(configs, key=key, prune_configs_by=prune, restore_value=added)(kernel)
+
+
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
+def _begins(counts):
+    """Where lists begin that stand one after the other, and where the last one ends."""
+    return nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+
+
+def _lists_by_row(lists):
+    """The tiles of keys that each tile of rows meets, as kernels take them."""
+    return _begins(lists.counts), lists.met.to(torch.int32)
+
+
+def _lists_by_key(lists):
+    """The tiles of rows that meet each tile of keys."""
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    number = torch.arange(len(lists.counts), device=lists.met.device)
+    row = number.repeat_interleave(lists.counts, output_size=len(lists.met))
+    key = row // tiles * most_keys + lists.met
+    counts = torch.bincount(key, minlength=len(lists.keys) * most_keys)
+    return _begins(counts), (row % tiles)[key.argsort(stable=True)].to(torch.int32)
+
+
+def _asked(x, places, batch, heads):
+    """What the pattern asks of tokens, [entries, tokens], in the order of lists if there is one."""
+    x = _of_entries(x, batch, heads)
+    if places is not None and x.shape[1]:
+        x = x.gather(1, places.clamp(max=x.shape[1] - 1))
+    return x.contiguous()
+
+
+def _listed_tokens(x, places):
+    """What tokens have, [batch, heads, tokens, ...], in the order of lists; 0 where there is none.
+
+    `places` is [entries, slots]; where each query head has its own, so has what is returned.
+    """
+    places = places.unflatten(0, (len(x), -1))  # [batch, heads or 1, slots]
+    heads = max(x.shape[1], places.shape[1])
+    if not x.shape[2]:
+        return x.new_zeros(len(x), heads, places.shape[2], *x.shape[3:])
+    batch = torch.arange(len(x), device=x.device)[:, None, None]
+    head = torch.arange(heads, device=x.device)[:, None] // (heads // x.shape[1])
+    found = x[batch, head, places.clamp(max=x.shape[2] - 1)]
+    hidden = (places >= x.shape[2]).view(*places.shape, *(1,) * (x.dim() - 3))
+    return found.masked_fill_(hidden, 0)
+
+
+def _slots(places, tokens):
+    """Where tokens stand in the order of lists: beyond its end where they do not."""
+    slots = places.new_full((len(places), tokens + 1), places.shape[1])
+    order = torch.arange(places.shape[1], device=places.device).expand_as(places)
+    return slots.scatter_(1, places, order)[:, :tokens]
+
+
+def _over_group(x, like):
+    """Gradients of each query head's own keys, added up for those that share keys."""
+    return x.unflatten(1, (like.shape[1], -1)).sum(2).to(like.dtype)
+
+
+def _launch(kernel, name, grid, q, k_of_key, v, *arguments):
+    """Run a kernel, specialised by the widths of q and v."""
+    d, e = q.shape[-1], v.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=q.shape[1] // k_of_key.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e, LIST_M=_ROWS, LIST_N=_KEYS,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+
+
+def _gradient_room(x, adds):
+    """Room for a gradient, or for several kernels that add to it."""
+    return x.new_zeros(x.shape, dtype=torch.float32) if adds else x.new_empty(x.shape)
+
+
+def _kernel_numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    return (scale,)
+
+
+def _launch_forward(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    keep_residual,
+):
+    """What `_forward` returns, by the Triton kernel."""
+    q, k_of_key, v = _dense(q), _dense(k_of_key), _dense(v)
+    batch, heads, n, _ = q.shape
+    m = k_of_key.shape[2]
+    out = q.new_empty(batch, heads, n, v.shape[-1])
+    lse = q.new_empty(batch, heads, n, dtype=torch.float32)
+    residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
+    (scale,) = _kernel_numbers(q, k_of_key, v, scale, kv_lengths)
+    starts, lengths = _places(q, k_of_key, q_start, q_starts, kv_lengths)
+    if out.numel():
+        peak_state = q.new_empty(batch, heads, n, dtype=torch.float32)
+        rows_state = q.new_empty(batch, heads, n, dtype=torch.float32)
+        total_state = q.new_empty(batch, heads, n, v.shape[-1], dtype=torch.float32)
+        lists = _lists_0(
+            R_of_row,
+            first_of_row,
+            R_of_row_2,
+            second_of_row,
+            R_of_key,
+            first_of_key,
+            R_of_key_2,
+            second_of_key,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        R_of_row_listed = _asked(R_of_row, row_places, batch, heads)
+        first_of_row_listed = _asked(first_of_row, row_places, batch, heads)
+        R_of_row_2_listed = _asked(R_of_row_2, row_places, batch, heads)
+        second_of_row_listed = _asked(second_of_row, row_places, batch, heads)
+        R_of_key_listed = _asked(R_of_key, key_places, batch, heads)
+        first_of_key_listed = _asked(first_of_key, key_places, batch, heads)
+        R_of_key_2_listed = _asked(R_of_key_2, key_places, batch, heads)
+        second_of_key_listed = _asked(second_of_key, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        k_of_key_listed = _listed_tokens(k_of_key, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        peak_state_listed = peak_state.new_empty(
+            *peak_state.shape[:2], row_places.shape[1], *peak_state.shape[3:]
+        )
+        rows_state_listed = rows_state.new_empty(
+            *rows_state.shape[:2], row_places.shape[1], *rows_state.shape[3:]
+        )
+        total_state_listed = total_state.new_empty(
+            *total_state.shape[:2], row_places.shape[1], *total_state.shape[3:]
+        )
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _launch(_forward_kernel_1, "forward", grid,
+            q_listed, k_of_key_listed, v_listed,
+            q_listed, R_of_row_listed, first_of_row_listed, R_of_row_2_listed, second_of_row_listed,
+            k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed, R_of_key_2_listed,
+            second_of_key_listed, out, lse, residual if keep_residual else None, peak_state_listed,
+            rows_state_listed, total_state_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], k_of_key_listed.stride()[:3], v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1], scale,
+        )  # fmt: skip
+        row_slots = _slots(row_places, n)
+        peak_state = _listed_tokens(peak_state_listed, row_slots)
+        rows_state = _listed_tokens(rows_state_listed, row_slots)
+        total_state = _listed_tokens(total_state_listed, row_slots)
+        lists = _lists_1(
+            R_of_row,
+            first_of_row,
+            R_of_row_2,
+            second_of_row,
+            R_of_key,
+            first_of_key,
+            R_of_key_2,
+            second_of_key,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        R_of_row_listed = _asked(R_of_row, row_places, batch, heads)
+        first_of_row_listed = _asked(first_of_row, row_places, batch, heads)
+        R_of_row_2_listed = _asked(R_of_row_2, row_places, batch, heads)
+        second_of_row_listed = _asked(second_of_row, row_places, batch, heads)
+        R_of_key_listed = _asked(R_of_key, key_places, batch, heads)
+        first_of_key_listed = _asked(first_of_key, key_places, batch, heads)
+        R_of_key_2_listed = _asked(R_of_key_2, key_places, batch, heads)
+        second_of_key_listed = _asked(second_of_key, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        k_of_key_listed = _listed_tokens(k_of_key, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        out_listed = out.new_empty(*out.shape[:2], row_places.shape[1], *out.shape[3:])
+        lse_listed = lse.new_empty(*lse.shape[:2], row_places.shape[1], *lse.shape[3:])
+        residual_listed = residual.new_empty(
+            *residual.shape[:2], row_places.shape[1], *residual.shape[3:]
+        )
+        peak_state_listed = _listed_tokens(peak_state, row_places)
+        rows_state_listed = _listed_tokens(rows_state, row_places)
+        total_state_listed = _listed_tokens(total_state, row_places)
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _launch(_forward_kernel_2, "forward", grid,
+            q_listed, k_of_key_listed, v_listed,
+            q_listed, R_of_row_listed, first_of_row_listed, R_of_row_2_listed, second_of_row_listed,
+            k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed, R_of_key_2_listed,
+            second_of_key_listed, out_listed, lse_listed,
+            residual_listed if keep_residual else None, peak_state_listed, rows_state_listed,
+            total_state_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], k_of_key_listed.stride()[:3], v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1], scale,
+        )  # fmt: skip
+        row_slots = _slots(row_places, n)
+        out = _listed_tokens(out_listed, row_slots)
+        lse = _listed_tokens(lse_listed, row_slots)
+        residual = _listed_tokens(residual_listed, row_slots)
+    return (out, lse, residual)
+
+
+def _launch_backward(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """What `_backward` returns, by the Triton kernels."""
+    q, k_of_key, v, d_out = _dense(q), _dense(k_of_key), _dense(v), _dense(d_out)
+    batch, heads, n, _ = q.shape
+    kv_heads, m, _ = v.shape[1:]
+    dq = _gradient_room(q, True)
+    d_k_of_key = _gradient_room(k_of_key, True)
+    dv = _gradient_room(v, True)
+    d_R_of_row = R_of_row.new_zeros(R_of_row.shape)
+    d_first_of_row = first_of_row.new_zeros(first_of_row.shape)
+    d_R_of_row_2 = R_of_row_2.new_zeros(R_of_row_2.shape)
+    d_second_of_row = second_of_row.new_zeros(second_of_row.shape)
+    d_R_of_key = R_of_key.new_zeros(R_of_key.shape)
+    d_first_of_key = first_of_key.new_zeros(first_of_key.shape)
+    d_R_of_key_2 = R_of_key_2.new_zeros(R_of_key_2.shape)
+    d_second_of_key = second_of_key.new_zeros(second_of_key.shape)
+    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
+    lse = lse.contiguous()
+    (scale,) = _kernel_numbers(q, k_of_key, v, scale, kv_lengths)
+    starts, lengths = _places(q, k_of_key, q_start, q_starts, kv_lengths)
+    if out.numel():
+        lists = _lists_0(
+            R_of_row,
+            first_of_row,
+            R_of_row_2,
+            second_of_row,
+            R_of_key,
+            first_of_key,
+            R_of_key_2,
+            second_of_key,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        R_of_row_listed = _asked(R_of_row, row_places, batch, heads)
+        first_of_row_listed = _asked(first_of_row, row_places, batch, heads)
+        R_of_row_2_listed = _asked(R_of_row_2, row_places, batch, heads)
+        second_of_row_listed = _asked(second_of_row, row_places, batch, heads)
+        R_of_key_listed = _asked(R_of_key, key_places, batch, heads)
+        first_of_key_listed = _asked(first_of_key, key_places, batch, heads)
+        R_of_key_2_listed = _asked(R_of_key_2, key_places, batch, heads)
+        second_of_key_listed = _asked(second_of_key, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        d_out_listed = _listed_tokens(d_out, row_places)
+        lse_listed = _listed_tokens(lse, row_places)
+        delta_listed = _listed_tokens(delta, row_places)
+        k_of_key_listed = _listed_tokens(k_of_key, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        d_k_of_key_listed = d_k_of_key.new_zeros(
+            batch, heads, key_places.shape[1], d_k_of_key.shape[-1], dtype=torch.float32
+        )
+        dv_listed = dv.new_zeros(
+            batch, heads, key_places.shape[1], dv.shape[-1], dtype=torch.float32
+        )
+        dq_listed = dq.new_zeros(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
+        begins, met = _lists_by_key(lists)
+        grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
+        _launch(_backward_columns_kernel_1, "backward_columns", grid,
+            q_listed, k_of_key_listed, v_listed,
+            k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed, R_of_key_2_listed,
+            second_of_key_listed, q_listed, d_out_listed, R_of_row_listed, first_of_row_listed,
+            R_of_row_2_listed, second_of_row_listed, lse_listed, delta_listed, d_k_of_key_listed,
+            dv_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            k_of_key_listed.stride()[:3], v_listed.stride()[:3], q_listed.stride()[:3],
+            d_out_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.keys.shape[1], scale,
+        )  # fmt: skip
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _launch(_backward_rows_kernel_1, "backward_rows", grid,
+            q_listed, k_of_key_listed, v_listed,
+            q_listed, d_out_listed, R_of_row_listed, first_of_row_listed, R_of_row_2_listed,
+            second_of_row_listed, k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed,
+            R_of_key_2_listed, second_of_key_listed, lse_listed, delta_listed, dq_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], d_out_listed.stride()[:3], k_of_key_listed.stride()[:3],
+            v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1], scale,
+        )  # fmt: skip
+        key_slots = _slots(key_places, m)
+        d_k_of_key += _over_group(_listed_tokens(d_k_of_key_listed, key_slots), d_k_of_key)
+        dv += _over_group(_listed_tokens(dv_listed, key_slots), dv)
+        row_slots = _slots(row_places, n)
+        dq += _listed_tokens(dq_listed, row_slots)
+        lists = _lists_1(
+            R_of_row,
+            first_of_row,
+            R_of_row_2,
+            second_of_row,
+            R_of_key,
+            first_of_key,
+            R_of_key_2,
+            second_of_key,
+            batch,
+            heads,
+            n,
+            m,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            q.device,
+        )
+        row_places = lists.rows.flatten(1)
+        key_places = lists.keys.flatten(1)
+        R_of_row_listed = _asked(R_of_row, row_places, batch, heads)
+        first_of_row_listed = _asked(first_of_row, row_places, batch, heads)
+        R_of_row_2_listed = _asked(R_of_row_2, row_places, batch, heads)
+        second_of_row_listed = _asked(second_of_row, row_places, batch, heads)
+        R_of_key_listed = _asked(R_of_key, key_places, batch, heads)
+        first_of_key_listed = _asked(first_of_key, key_places, batch, heads)
+        R_of_key_2_listed = _asked(R_of_key_2, key_places, batch, heads)
+        second_of_key_listed = _asked(second_of_key, key_places, batch, heads)
+        q_listed = _listed_tokens(q, row_places)
+        d_out_listed = _listed_tokens(d_out, row_places)
+        lse_listed = _listed_tokens(lse, row_places)
+        delta_listed = _listed_tokens(delta, row_places)
+        k_of_key_listed = _listed_tokens(k_of_key, key_places)
+        v_listed = _listed_tokens(v, key_places)
+        d_k_of_key_listed = d_k_of_key.new_zeros(
+            batch, heads, key_places.shape[1], d_k_of_key.shape[-1], dtype=torch.float32
+        )
+        dv_listed = dv.new_zeros(
+            batch, heads, key_places.shape[1], dv.shape[-1], dtype=torch.float32
+        )
+        dq_listed = dq.new_zeros(*dq.shape[:2], row_places.shape[1], *dq.shape[3:])
+        begins, met = _lists_by_key(lists)
+        grid = _grid(key_places.shape[1], "BLOCK_N", v_listed.shape[1], batch)
+        _launch(_backward_columns_kernel_2, "backward_columns", grid,
+            q_listed, k_of_key_listed, v_listed,
+            k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed, R_of_key_2_listed,
+            second_of_key_listed, q_listed, d_out_listed, R_of_row_listed, first_of_row_listed,
+            R_of_row_2_listed, second_of_row_listed, lse_listed, delta_listed, d_k_of_key_listed,
+            dv_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            k_of_key_listed.stride()[:3], v_listed.stride()[:3], q_listed.stride()[:3],
+            d_out_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.keys.shape[1], scale,
+        )  # fmt: skip
+        begins, met = _lists_by_row(lists)
+        grid = _grid(row_places.shape[1], "BLOCK_M", heads, batch)
+        _launch(_backward_rows_kernel_2, "backward_rows", grid,
+            q_listed, k_of_key_listed, v_listed,
+            q_listed, d_out_listed, R_of_row_listed, first_of_row_listed, R_of_row_2_listed,
+            second_of_row_listed, k_of_key_listed, v_listed, R_of_key_listed, first_of_key_listed,
+            R_of_key_2_listed, second_of_key_listed, lse_listed, delta_listed, dq_listed,
+            starts, lengths, begins, met, row_places.int(), key_places.int(),
+            q_listed.stride()[:3], d_out_listed.stride()[:3], k_of_key_listed.stride()[:3],
+            v_listed.stride()[:3],
+            n, m, k_start, row_places.shape[1], key_places.shape[1], lists.rows.shape[1], scale,
+        )  # fmt: skip
+        key_slots = _slots(key_places, m)
+        d_k_of_key += _over_group(_listed_tokens(d_k_of_key_listed, key_slots), d_k_of_key)
+        dv += _over_group(_listed_tokens(dv_listed, key_slots), dv)
+        row_slots = _slots(row_places, n)
+        dq += _listed_tokens(dq_listed, row_slots)
+    return (
+        dq.to(q.dtype),
+        d_k_of_key.to(k_of_key.dtype),
+        dv.to(v.dtype),
+        d_R_of_row,
+        d_first_of_row,
+        d_R_of_row_2,
+        d_second_of_row,
+        d_R_of_key,
+        d_first_of_key,
+        d_R_of_key_2,
+        d_second_of_key,
+    )
+
+
+def _forward_slab(q, k_of_key, v, numbers, slab, chunks, work, call, state, finishes):
+    """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
+    shape = slab.shape
+    (scale,) = numbers
+    i = slab.i
+    peak = q.new_full((*shape[:3], 1), torch.finfo(q.dtype).min)
+    rows = q.new_zeros((*shape[:3], 1))
+    total = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    if state is not None:
+        peak, rows, total = state
+    for chunk in chunks:
+        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        j = chunk.j
+        dot_qk_of_key = _product(q, k_of_key_tile, work[0], shape, scale)
+        score = _where(i == j, -100.0, dot_qk_of_key, q)
+        _hide(score, chunk, -torch.inf, call)
+        new_peak = torch.maximum(peak, score.amax(-1, keepdim=True))
+        shrink = peak.sub_(new_peak).exp_()
+        peak = new_peak
+        weight = score.sub_(peak).exp_()
+        rows.mul_(shrink).add_(weight.sum(-1, keepdim=True))
+        total.mul_(_pairs(shrink, q)).baddbmm_(_pairs(weight, q), v_tile)
+    if not finishes:
+        return peak, rows, total
+    out = total.mul_(_pairs(_reciprocal(rows), q))
+    lse = peak + torch.log(rows)
+    return out, lse
+
+
+def _backward_slab(
+    q, k_of_key, v, d_out, lse, delta, dv, d_k_of_key, numbers, slab, chunks, work, call
+):
+    """Gradients of one slab: returns that of q and adds those of k_of_key and v to their totals."""
+    shape = slab.shape
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
+    (scale,) = numbers
+    i = slab.i
+    dq = q.new_zeros((*q.shape[:2], q.shape[-1]))
+    for chunk in chunks:
+        k_of_key_tile = _flat(k_of_key[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        j = chunk.j
+        dot_qk_of_key = _product(q, k_of_key_tile, work[0], shape, scale)
+        d_share = _product(d_out, v_tile, work[1], shape)
+        d_weight = d_share.sub_(delta)
+        score = _where(i == j, -100.0, dot_qk_of_key, q)
+        _hide(score, chunk, -torch.inf, call)
+        weight = score.sub_(lse).exp_()
+        dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
+        d_exponent = d_weight.mul_(weight)
+        d_dot_qk_of_key = d_exponent.mul_(_where(i == j, 0.0, scale, q))
+        dq.baddbmm_(_pairs(d_dot_qk_of_key, q), k_of_key_tile)
+        d_k_of_key[:, chunk.keys].baddbmm_(_pairs(d_dot_qk_of_key, q).mT, q)
+    return (dq,)
+
+
+_SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
+
+
+_ROWS, _KEYS = 64, 64  # of a tile
+
+
+class _Lists(NamedTuple):
+    """Which tiles of keys each tile of rows meets."""
+
+    rows: Tensor  # [entries, tiles, _ROWS]: the places of rows; n where there is none
+    keys: Tensor  # [entries, tiles, _KEYS]: the places of keys; m where there is none
+    in_order: tuple  # whether rows, and keys, stand in the order of their places, all of them
+    counts: Tensor  # [entries * tiles of rows]: how many tiles of keys each one meets
+    met: Tensor  # which, among those of the entry, one tile of rows after the other
+
+
+def _of_entries(x, batch, heads):
+    """What the pattern asks of tokens, [batch or 1, heads or 1, tokens] -> [entries, tokens]."""
+    return x.expand(batch, heads, *x.shape[2:]).flatten(0, 1)
+
+
+def _interval(low, high, holds, i, length):
+    """The keys that each row may be related to: places low ... high - 1, where something holds."""
+    low = torch.as_tensor(low, device=i.device).expand(i.shape).clamp(min=0)
+    high = torch.as_tensor(high, device=i.device).expand(i.shape).minimum(length)
+    return low, torch.where(holds, high, 0) if isinstance(holds, Tensor) else high
+
+
+def _alike(of_rows, of_keys):
+    """Numbers of rows and keys in one type."""
+    dtype = torch.promote_types(of_rows.dtype, of_keys.dtype)
+    return of_rows.to(dtype), of_keys.to(dtype)
+
+
+def _sorted(numbers, dead, none):
+    """Keys in order of a number and of their places, and the numbers; those left out are last."""
+    keys = numbers.masked_fill(dead, _most(numbers.dtype)).argsort(stable=True)
+    keys = keys.gather(1, dead.gather(1, keys).to(torch.uint8).argsort(stable=True))
+    left_out = dead.gather(1, keys)
+    return keys.masked_fill(left_out, none), numbers.gather(1, keys).masked_fill(
+        left_out, _most(numbers.dtype)
+    )
+
+
+def _among(numbers, keys, own, low, high):
+    """Runs of places as runs of sorted keys, of those whose number is that of the row."""
+    own, width = own.contiguous(), keys.shape[1] + 1
+    order = (
+        torch.searchsorted(numbers, numbers) * width + keys
+    )  # by the first key with the same number, by place
+    first = torch.searchsorted(numbers, own)
+    low, high = (
+        torch.searchsorted(order, first * width + x.clamp(0, width - 1)) for x in (low, high)
+    )
+    return low, torch.where(first < torch.searchsorted(numbers, own, right=True), high, 0)
+
+
+def _most(dtype):
+    """The largest number of a type."""
+    return torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def _tiles_of(order, none, width):
+    """Places in order, [entries, tokens] -> [entries, tiles, width]."""
+    order = nn.functional.pad(order, (0, -order.shape[1] % width), value=none)
+    return order.unflatten(1, (-1, width))
+
+
+def _listed(runs, rows, keys, in_order, n, m):
+    """The lists of some runs: the first key in order and the one after the last, row by row."""
+    entries, tiles = rows.shape[:2]
+    at = rows.clamp(max=max(n - 1, 0)).flatten(1)
+    codes = []
+    for low, high in runs:
+        low, high = (x.expand(entries, n).gather(1, at).view(rows.shape) for x in (low, high))
+        met = (low < high) & (rows < n)
+        first = torch.where(met, low, keys.shape[1] * _KEYS).amin(-1).flatten()
+        stop = torch.where(met, high, 0).amax(-1).flatten()
+        tile = torch.arange(entries * tiles, device=rows.device)
+        codes.append(_codes(tile, first, stop, keys.shape[1]))
+    codes = codes[0] if len(codes) == 1 else torch.cat(codes).unique()
+    counts = torch.bincount(codes // keys.shape[1], minlength=entries * tiles)
+    in_order = in_order[0] and n % _ROWS == 0, in_order[1] and m % _KEYS == 0
+    return _Lists(rows, keys, in_order, counts, codes % keys.shape[1])
+
+
+def _codes(tile, low, high, tiles):
+    """Numbers of tiles of rows and of the tiles of keys that their runs meet, of so many."""
+    first = low // _KEYS
+    count = ((high + _KEYS - 1) // _KEYS - first).clamp(min=0).masked_fill(low >= high, 0)
+    which = torch.arange(len(tile), device=tile.device).repeat_interleave(count)
+    within = torch.arange(len(which), device=tile.device) - (count.cumsum(0) - count)[which]
+    return tile[which] * tiles + first[which] + within
+
+
+@torch.no_grad()
+def _lists_0(
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    batch,
+    heads,
+    n,
+    m,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    device,
+):
+    """Which keys rows meet; positions of rows and what tokens say are [entries, tokens]."""
+    entries = batch * heads
+    row, place = (torch.arange(x, device=device).expand(entries, x) for x in (n, m))
+    i = row + q_start
+    if q_starts is not None:
+        i = i + q_starts[:, None].repeat_interleave(heads, 0)
+    length = torch.full((entries, 1), m, device=device)
+    if kv_lengths is not None:
+        length = kv_lengths.clamp(0, m)[:, None].repeat_interleave(heads, 0)
+    first_of_row = _of_entries(first_of_row, batch, heads)
+    first_of_key = _of_entries(first_of_key, batch, heads)
+    own, of_keys = _alike(first_of_row, first_of_key)
+    keys, numbers = _sorted(of_keys, place >= length, m)
+    rows = own.argsort(stable=True)
+    tiled = _tiles_of(rows, n, _ROWS)
+    runs = []
+    # j <= i & 0 <= R_of_row - R_of_key & R_of_row - R_of_key <= 1 & first_of_row == first_of_key
+    low, high = _interval(0, i + 1 - k_start, True, i, length)
+    runs.append(_among(numbers, keys, own, low, high))
+    return _listed(runs, tiled, _tiles_of(keys, m, _KEYS), (False, False), n, m)
+
+
+def _related_0(
+    i,
+    j,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    call,
+):
+    """The pairs of a pass."""
+    return (
+        (j <= i)
+        & (0 <= R_of_row - R_of_key)
+        & (R_of_row - R_of_key <= 1)
+        & (first_of_row == first_of_key)
+    )
+
+
+@torch.no_grad()
+def _lists_1(
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    batch,
+    heads,
+    n,
+    m,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    device,
+):
+    """Which keys rows meet; positions of rows and what tokens say are [entries, tokens]."""
+    entries = batch * heads
+    row, place = (torch.arange(x, device=device).expand(entries, x) for x in (n, m))
+    i = row + q_start
+    if q_starts is not None:
+        i = i + q_starts[:, None].repeat_interleave(heads, 0)
+    length = torch.full((entries, 1), m, device=device)
+    if kv_lengths is not None:
+        length = kv_lengths.clamp(0, m)[:, None].repeat_interleave(heads, 0)
+    second_of_row = _of_entries(second_of_row, batch, heads)
+    second_of_key = _of_entries(second_of_key, batch, heads)
+    own, of_keys = _alike(second_of_row, second_of_key)
+    keys, numbers = _sorted(of_keys, place >= length, m)
+    rows = own.argsort(stable=True)
+    tiled = _tiles_of(rows, n, _ROWS)
+    runs = []
+    # j <= i & 0 <= R_of_row_2 - R_of_key_2 & R_of_row_2 - R_of_key_2 <= 1 & second_of_row == second
+    low, high = _interval(0, i + 1 - k_start, True, i, length)
+    runs.append(_among(numbers, keys, own, low, high))
+    return _listed(runs, tiled, _tiles_of(keys, m, _KEYS), (False, False), n, m)
+
+
+def _related_1(
+    i,
+    j,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    call,
+):
+    """The pairs of a pass."""
+    return (
+        (j <= i)
+        & (0 <= R_of_row_2 - R_of_key_2)
+        & (R_of_row_2 - R_of_key_2 <= 1)
+        & (second_of_row == second_of_key)
+    ) & (
+        (j > i)
+        | (0 > R_of_row - R_of_key)
+        | (R_of_row - R_of_key > 1)
+        | (first_of_row != first_of_key)
+    )
+
+
+_PASSES = ((_lists_0, _related_0), (_lists_1, _related_1))
+
+
+class _Slab(NamedTuple):
+    """Tiles of rows that are computed together, as batch entries."""
+
+    tiles: Tensor  # which, among those of all entries
+    batch: Tensor  # the batch entry of each
+    head: Tensor | slice  # the head of each
+    rows: Tensor  # [tiles, rows]: places; n where there is none
+    i: Tensor  # their positions, [tiles, 1, rows, 1]
+    shape: tuple  # tiles, heads, rows
+
+
+class _Chunk(NamedTuple):
+    """The keys that they meet."""
+
+    tiles: Tensor  # [tiles of rows, tiles of keys]
+    places: Tensor  # [tiles of rows, keys]; m where there is none
+    j: Tensor  # their positions, [tiles of rows, 1, 1, keys]
+    hidden: Tensor  # the pairs that are not related, [tiles of rows, heads or 1, rows, keys]
+    keys: slice = slice(None)
+
+    @property
+    def count(self):
+        return self.places.shape[1]
+
+
+def _wide(dtype):
+    """The type of scores and sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _slabs(
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    heads,
+    lists,
+    related,
+    n,
+    m,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """Tiles of rows that meet about as many tiles of keys, with these."""
+    device = lists.rows.device
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    counts, order = lists.counts.sort(stable=True)
+    begins = (lists.counts.cumsum(0) - lists.counts)[order]
+    counts, at = counts.tolist(), 0
+    while at < len(counts):
+        end = bisect.bisect_right(counts, counts[at] + counts[at] // 4, at)
+        while True:
+            scores = heads * _ROWS * _KEYS * max(counts[end - 1], 1)
+            most = max(1, _SCORES // scores)
+            if end - at <= most:
+                break
+            end = at + most
+        own, widest = order[at:end], counts[end - 1]
+        entry = own // tiles
+        batch, head = entry // heads, entry % heads
+        shape = (len(own), 1, _ROWS)
+        rows = lists.rows.flatten(0, 1)[own]
+        start = q_start if q_starts is None else q_start + q_starts[batch, None]
+        slab = _Slab(own, batch, head, rows, (rows + start)[:, None, :, None], shape)
+        if widest == 0:
+            yield slab, ()
+        else:
+            number = torch.arange(widest, device=device)
+            listed = lists.met[(begins[at:end, None] + number).clamp(max=len(lists.met) - 1)]
+            is_met = number < lists.counts[own, None]
+            listed = torch.where(is_met, listed, listed[:, :1])
+            places = (
+                lists.keys[entry[:, None], listed].masked_fill(~is_met[..., None], m).flatten(1)
+            )
+            j = (places + k_start)[:, None, None]
+            length = m if kv_lengths is None else kv_lengths.clamp(0, m)[batch, None, None, None]
+            seen = (places[:, None, None] < length) & (rows < n)[:, None, :, None]
+            R_of_row_own = _at_rows_of(R_of_row, slab)
+            first_of_row_own = _at_rows_of(first_of_row, slab)
+            R_of_row_2_own = _at_rows_of(R_of_row_2, slab)
+            second_of_row_own = _at_rows_of(second_of_row, slab)
+            R_of_key_own = _at_places(R_of_key, slab, places)[:, :, None]
+            first_of_key_own = _at_places(first_of_key, slab, places)[:, :, None]
+            R_of_key_2_own = _at_places(R_of_key_2, slab, places)[:, :, None]
+            second_of_key_own = _at_places(second_of_key, slab, places)[:, :, None]
+            call = _Call(n, m, heads, head[:, None, None, None])
+            hidden = ~(
+                related(
+                    slab.i,
+                    j,
+                    R_of_row_own,
+                    first_of_row_own,
+                    R_of_row_2_own,
+                    second_of_row_own,
+                    R_of_key_own,
+                    first_of_key_own,
+                    R_of_key_2_own,
+                    second_of_key_own,
+                    call,
+                )
+                & seen
+            )
+            yield slab, (_Chunk(entry[:, None] * most_keys + listed, places, j, hidden),)
+        at = end
+
+
+def _at_rows_of(x, slab):
+    """Something of each row, [batch or 1, heads or 1, n] -> [tiles, heads or 1, rows, 1]."""
+    return _at_places(x, slab, slab.rows)[..., None]
+
+
+def _at_places(x, slab, places):
+    """Something of each token, [batch or 1, heads or 1, tokens], at places of a slab's tiles."""
+    if x.shape[2] == 0:
+        return x.new_zeros(len(places), 1, places.shape[1], *x.shape[3:])
+    places = places.clamp(max=x.shape[2] - 1)
+    batch = slab.batch if x.shape[0] > 1 else torch.zeros_like(slab.batch)
+    head = slab.head if x.shape[1] > 1 else torch.zeros_like(slab.head)
+    return x[batch[:, None], head[:, None], places][:, None]
+
+
+def _hide(x, chunk, fill, call):
+    """Write `fill` where row and key are not related: by bits, in a tenth of what masks take."""
+    bits = x.view(torch.int64 if x.dtype == torch.float64 else torch.int32)
+    kept = -(~chunk.hidden).to(bits.dtype)
+    bits.bitwise_and_(kept)
+    if fill != 0:
+        bits.bitwise_or_(
+            ~kept & torch.tensor(fill, dtype=x.dtype, device=x.device).view(bits.dtype)
+        )
+    return x
+
+
+def _flat(x, dtype):
+    """[tiles, heads, ...] -> [tiles * heads, ...], a view where strides allow."""
+    return x.flatten(0, 1).to(dtype)
+
+
+def _pairs(x, q):
+    """[tiles, heads, rows, ...] -> [tiles * kv heads, group * rows, ...], as folded vectors lie."""
+    return x.reshape(*q.shape[:2], x.shape[-1])
+
+
+def _product(rows, keys, work, shape, factor=1):
+    """Scores of folded rows and keys, times a factor, written into the workspace."""
+    size = rows.shape[0] * rows.shape[1] * keys.shape[1]
+    out = work[:size].view(rows.shape[0], rows.shape[1], keys.shape[1])
+    return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
+
+
+def _workspace(slab, chunks, q, count, work):
+    """Memory for the scores of a slab, taken again while it is large enough."""
+    size = max((chunk.count for chunk in chunks), default=0)
+    for length in slab.shape:
+        size *= length
+    if work is None or work.shape[1] < size:
+        work = q.new_empty(count, size, dtype=_wide(q.dtype))
+    return work
+
+
+def _tiled_rows(x, lists):
+    """[batch, heads, n, ...] -> [entries * heads of each, tiles, rows, ...]; 0 for none."""
+    return _tiled(x.to(_wide(x.dtype)), lists.rows, lists.in_order[0])
+
+
+def _tiled_keys(x, lists, heads):
+    """[batch, kv heads, m, ...] -> [entries * heads of each, tiles, keys, ...]; 0 for none."""
+    x = x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+    return _tiled(x, lists.keys, lists.in_order[1])
+
+
+def _tiled(x, places, in_order):
+    """Tokens at their places in tiles; a view where they stand there already."""
+    batch, heads, tokens = x.shape[:3]
+    if in_order:
+        return x.flatten(0, 1).unflatten(1, places.shape[1:])
+    shape = (batch * heads, *places.shape[-2:], *x.shape[3:])
+    if tokens == 0:
+        return x.new_zeros(shape)
+    places = places.reshape(batch * heads, -1)
+    at = (
+        places.clamp(max=tokens - 1)
+        + tokens * torch.arange(batch * heads, device=x.device)[:, None]
+    )
+    tiles = x.flatten(0, 2).index_select(0, at.flatten())
+    tiles[places.flatten() == tokens] = 0
+    return tiles.view(shape)
+
+
+def _of_each_head(tiles, count, heads):
+    """Where tiles of entries, each of so many, lie for each head of these, [..., heads, tiles]."""
+    head = torch.arange(heads, device=tiles.device)[:, None]
+    tiles = tiles[:, None]
+    return (tiles // count * heads + head) * count + tiles % count
+
+
+def _rows_at(slab, tiles):
+    """Where the rows of a slab lie among the tiles of all heads."""
+    return _of_each_head(slab.tiles[:, None], tiles.shape[1], slab.shape[1]).flatten()
+
+
+def _rows_in(tiles, slab, kv_heads):
+    """A slab's rows, folded: [tiles * kv heads, group * rows, c]."""
+    own = tiles.flatten(0, 1).index_select(0, _rows_at(slab, tiles))
+    return own.view(len(slab.tiles) * kv_heads, -1, tiles.shape[-1])
+
+
+def _keys_in(tiles, chunks, heads):
+    """The keys that a slab meets, [tiles of rows, kv heads, keys, ...]."""
+    if not chunks:
+        return tiles.new_empty(0, heads, 0, *tiles.shape[3:])
+    at = _of_each_head(chunks[0].tiles, tiles.shape[1], heads)
+    met = tiles.flatten(0, 1).index_select(0, at.flatten())
+    return met.view(*at.shape[:2], -1, *tiles.shape[3:])
+
+
+def _put(tiles, slab, result):
+    """Write what a slab gives for its rows."""
+    tiles.flatten(0, 1).index_copy_(0, _rows_at(slab, tiles), result.reshape(-1, *tiles.shape[2:]))
+
+
+def _own(x, slab):
+    """What belongs to a slab's batch entries and heads, [batch or 1, heads or 1, 1, 1]."""
+    x = x[:, slab.head] if x.shape[1] > 1 else x.expand(-1, len(slab.tiles), -1, -1)
+    x = x[slab.batch, torch.arange(len(slab.tiles), device=x.device)] if x.shape[0] > 1 else x[0]
+    return x[:, None]
+
+
+def _entries_of(numbers, slab):
+    """The numbers of the slab's batch entries and heads."""
+    return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _add_tiles(total, sums, chunks):
+    """Add what a slab has added up for its keys, [tiles of rows, kv heads, keys, ...]."""
+    for chunk in chunks:
+        at = _of_each_head(chunk.tiles, total.shape[1], sums.shape[1]).flatten()
+        total.flatten(0, 1).index_add_(0, at, sums.view(-1, *total.shape[2:]))
+
+
+def _untiled_rows(tiles, lists, shape):
+    """[entries * heads of an entry, tiles, rows, ...] -> [batch, heads, n, ...]."""
+    batch, heads, n = shape
+    tiles = tiles.flatten(1, 2)
+    if lists.in_order[0]:
+        return tiles.unflatten(0, (batch, heads))
+    places = lists.rows.flatten(1).argsort(stable=True)[:, :n]
+    at = places + tiles.shape[1] * torch.arange(batch * heads, device=tiles.device)[:, None]
+    return tiles.flatten(0, 1).index_select(0, at.flatten()).view(batch, heads, n, *tiles.shape[2:])
+
+
+def _untiled_keys(tiles, lists, shape):
+    """[entries * heads of an entry, tiles, keys, ...] -> [batch, kv heads, m, ...]."""
+    batch, kv_heads, m = shape[:3]
+    places, tiles = lists.keys.flatten(1), tiles.flatten(1, 2)
+    if lists.in_order[1]:
+        total = tiles
+    else:
+        total = tiles.new_zeros(len(tiles), m + 1, *tiles.shape[2:])
+        at = places + (m + 1) * torch.arange(len(tiles), device=tiles.device)[:, None]
+        total.flatten(0, 1).index_copy_(0, at.flatten(), tiles.flatten(0, 1))
+        total = total[:, :m]
+    return total.reshape(batch, kv_heads, len(total) // (batch * kv_heads), *total.shape[1:]).sum(2)
+
+
+def _unrounded(out, residual):
+    """`out` before rounding to 16 bits, which would drown differences in the backward pass."""
+    out = out.to(_wide(out.dtype))
+    return out + residual if residual.shape[-1] else out
+
+
+def _passes(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """The lists of a call, pass by pass, and which pairs are related."""
+    batch, heads, n, _ = q.shape
+    m = v.shape[2]
+    places = q_start, k_start, q_starts, kv_lengths, q.device
+    for lists, related in _PASSES:
+        yield (
+            lists(
+                R_of_row,
+                first_of_row,
+                R_of_row_2,
+                second_of_row,
+                R_of_key,
+                first_of_key,
+                R_of_key_2,
+                second_of_key,
+                batch,
+                heads,
+                n,
+                m,
+                *places,
+            ),
+            related,
+        )
+
+
+def _forward(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    keep_residual,
+):
+    """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    numbers, call = _numbers(q, k_of_key, v, scale, kv_lengths), _Call(shape[2], m, shape[1], 0)
+    work, kv_heads = None, 1
+    states = None
+    with torch.autocast(q.device.type, enabled=False):
+        for at, (lists, related) in enumerate(
+            _passes(
+                q,
+                k_of_key,
+                v,
+                R_of_row,
+                first_of_row,
+                R_of_row_2,
+                second_of_row,
+                R_of_key,
+                first_of_key,
+                R_of_key_2,
+                second_of_key,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            )
+        ):
+            q_tiles = _tiled_rows(q, lists)
+            k_of_key_tiles = _tiled_keys(k_of_key, lists, shape[1])
+            v_tiles = _tiled_keys(v, lists, shape[1])
+            tiles = shape[0] * shape[1], *lists.rows.shape[1:]
+            finishes = at == len(_PASSES) - 1
+            own = None if states is None else [_tiled_rows(x, lists) for x in states]
+            widths = (
+                (
+                    (v.shape[-1],),
+                    (),
+                )
+                if finishes
+                else (
+                    (),
+                    (),
+                    (v.shape[-1],),
+                )
+            )
+            outs = [q.new_empty(*tiles, *width, dtype=wide) for width in widths]
+            for slab, chunks in _slabs(
+                R_of_row,
+                first_of_row,
+                R_of_row_2,
+                second_of_row,
+                R_of_key,
+                first_of_key,
+                R_of_key_2,
+                second_of_key,
+                shape[1],
+                lists,
+                related,
+                shape[2],
+                m,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            ):
+                work = _workspace(slab, chunks, q, 2, work)
+                state = (
+                    None
+                    if own is None
+                    else (
+                        _rows_in(own[0][..., None], slab, slab.shape[1]).view(*slab.shape, 1),
+                        _rows_in(own[1][..., None], slab, slab.shape[1]).view(*slab.shape, 1),
+                        _rows_in(own[2], slab, kv_heads),
+                    )
+                )
+                results = _forward_slab(
+                    _rows_in(q_tiles, slab, kv_heads), _keys_in(k_of_key_tiles, chunks, kv_heads),
+                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab, chunks,
+                    work, call, state, finishes,
+                )  # fmt: skip
+                for out, result in zip(outs, results, strict=True):
+                    _put(out, slab, result)
+            states = [_untiled_rows(out, lists, shape) for out in outs]
+    outs = states
+    result = outs[0].to(q.dtype)
+    residual = outs[0] - result if keep_residual else outs[0][..., :0]
+    return result, *outs[1:], residual.to(q.dtype)
+
+
+def _backward(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """The gradients of q, k_of_key and v."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    numbers, call = _numbers(q, k_of_key, v, scale, kv_lengths), _Call(shape[2], m, shape[1], 0)
+    work, kv_heads = None, 1
+    d_k_of_key = k_of_key.new_zeros(k_of_key.shape, dtype=wide)
+    dv = v.new_zeros(v.shape, dtype=wide)
+    dq = q.new_zeros(q.shape, dtype=wide)
+    out = _unrounded(out, residual)
+    with torch.autocast(q.device.type, enabled=False):
+        for lists, related in _passes(
+            q,
+            k_of_key,
+            v,
+            R_of_row,
+            first_of_row,
+            R_of_row_2,
+            second_of_row,
+            R_of_key,
+            first_of_key,
+            R_of_key_2,
+            second_of_key,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+        ):
+            q_tiles = _tiled_rows(q, lists)
+            k_of_key_tiles = _tiled_keys(k_of_key, lists, shape[1])
+            v_tiles = _tiled_keys(v, lists, shape[1])
+            dq_tiles = q.new_zeros(
+                shape[0] * shape[1], *lists.rows.shape[1:], q.shape[-1], dtype=wide
+            )
+            d_k_of_key_tiles = torch.zeros_like(k_of_key_tiles, dtype=wide)
+            dv_tiles = torch.zeros_like(v_tiles, dtype=wide)
+            d_out_tiles = _tiled_rows(d_out, lists)
+            out_tiles = _tiled_rows(out, lists)
+            for slab, chunks in _slabs(
+                R_of_row,
+                first_of_row,
+                R_of_row_2,
+                second_of_row,
+                R_of_key,
+                first_of_key,
+                R_of_key_2,
+                second_of_key,
+                shape[1],
+                lists,
+                related,
+                shape[2],
+                m,
+                q_start,
+                k_start,
+                q_starts,
+                kv_lengths,
+            ):
+                work = _workspace(slab, chunks, q, 2, work)
+                d_rows = _rows_in(d_out_tiles, slab, kv_heads)
+                delta = (d_rows * _rows_in(out_tiles, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+                delta -= _at_rows_of(d_lse, slab)
+                d_k_of_key_own = d_k_of_key.new_zeros(
+                    len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, k_of_key.shape[-1]
+                )
+                dv_own = dv.new_zeros(
+                    len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, v.shape[-1]
+                )
+                results = _backward_slab(
+                    _rows_in(q_tiles, slab, kv_heads), _keys_in(k_of_key_tiles, chunks, kv_heads),
+                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab), delta,
+                    dv_own.flatten(0, 1), d_k_of_key_own.flatten(0, 1), _entries_of(numbers, slab),
+                    slab, chunks, work, call,
+                )  # fmt: skip
+                for total, result in zip((dq_tiles,), results, strict=True):
+                    _put(total, slab, result)
+                _add_tiles(d_k_of_key_tiles, d_k_of_key_own, chunks)
+                _add_tiles(dv_tiles, dv_own, chunks)
+            d_k_of_key += _untiled_keys(d_k_of_key_tiles, lists, d_k_of_key.shape)
+            dv += _untiled_keys(dv_tiles, lists, dv.shape)
+            dq += _untiled_rows(dq_tiles, lists, shape)
+    return (
+        dq.to(q.dtype),
+        d_k_of_key.to(k_of_key.dtype),
+        dv.to(v.dtype),
+        torch.zeros_like(R_of_row),
+        torch.zeros_like(first_of_row),
+        torch.zeros_like(R_of_row_2),
+        torch.zeros_like(second_of_row),
+        torch.zeros_like(R_of_key),
+        torch.zeros_like(first_of_key),
+        torch.zeros_like(R_of_key_2),
+        torch.zeros_like(second_of_key),
+    )
+
+
+def _scores(rows, keys):
+    """[tiles, heads, 1, rows, d] and [tiles, heads, 1, keys, d] -> scores."""
+    return rows @ keys.mT
+
+
+def _lifted(numbers):
+    """Numbers of heads with an axis between heads and rows."""
+    return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _weights_of(
+    q,
+    k_of_key,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    i,
+    j,
+    hidden,
+    numbers,
+    call,
+):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    (scale,) = numbers
+    dot_qk_of_key = _scores(q, k_of_key)
+    score = _where(i == j, -100.0, scale * dot_qk_of_key, q)
+    exponent_kept = score.masked_fill(hidden, -torch.inf)
+    peak = _maximum(exponent_kept.detach().amax(-1, keepdim=True), torch.finfo(q.dtype).min)
+    weight = torch.exp(exponent_kept - peak)
+    rows = weight.sum(-1, keepdim=True)
+    lse = peak + _safe_log(rows)
+    return weight, rows, (lse,)
+
+
+def _batched(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """What `_forward` returns, slab by slab in operations that autograd knows."""
+    wide = _wide(q.dtype)
+    shape, m = q.shape[:3], v.shape[2]
+    group = 1
+    numbers, call = _numbers(q, k_of_key, v, scale, kv_lengths), _Call(shape[2], m, shape[1], 0)
+    # All passes at once: each row meets every key, which takes more work than lists do.
+    lists, related = _everything(q, v), _related
+    q_tiles = _tiled_rows(q, lists)
+    k_of_key_tiles = _tiled_keys(k_of_key, lists, shape[1])
+    v_tiles = _tiled_keys(v, lists, shape[1])
+
+    def windows(tiles, chunks):  # keys of each query head
+        own = _keys_in(tiles, chunks, len(tiles) // len(lists.keys)).to(wide)
+        return own.repeat_interleave(group, 1)[:, :, None]
+
+    order, parts = [], []
+    for slab, chunks in _slabs(
+        R_of_row,
+        first_of_row,
+        R_of_row_2,
+        second_of_row,
+        R_of_key,
+        first_of_key,
+        R_of_key_2,
+        second_of_key,
+        shape[1],
+        lists,
+        related,
+        shape[2],
+        m,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+    ):
+        chunks = chunks or (_no_keys(slab, lists, m),)
+        hidden = chunks[0].hidden[:, :, None]
+        i, j = slab.i[:, :, None], chunks[0].j[:, :, None]
+        own = _lifted(_entries_of(numbers, slab))
+        weight, norm, numbers_of_rows = _weights_of(
+            _rows_in(q_tiles, slab, slab.shape[1]).view(*slab.shape[:2], 1, _ROWS, -1),
+            windows(k_of_key_tiles, chunks),
+            R_of_row,
+            first_of_row,
+            R_of_row_2,
+            second_of_row,
+            R_of_key,
+            first_of_key,
+            R_of_key_2,
+            second_of_key,
+            i,
+            j,
+            hidden,
+            own,
+            call,
+        )
+        seen = (chunks[0].places < m)[:, None, None, :, None]
+        out = weight @ windows(v_tiles, chunks).masked_fill(~seen, 0)
+        if norm is not None:
+            out = out * _reciprocal(norm)
+        rest = (x.expand(*slab.shape[:2], 1, _ROWS, 1) for x in numbers_of_rows)
+        parts.append((out, *rest))
+        order.append(_rows_at(slab, lists.rows))
+    back = torch.cat(order).argsort()
+    tiles = shape[0] * shape[1], lists.rows.shape[1]
+    outs = [
+        torch.cat(each).flatten(0, 2)[back].unflatten(0, tiles) for each in zip(*parts, strict=True)
+    ]
+    outs = [_untiled_rows(each, lists, shape) for each in outs]
+    return outs[0].to(q.dtype), *(each[..., 0] for each in outs[1:])
+
+
+def _everything(q, v):
+    """Lists in which rows meet all keys."""
+    entries = q.shape[0] * q.shape[1]
+    rows, keys = (torch.arange(x.shape[2], device=q.device).expand(entries, -1) for x in (q, v))
+    rows, keys = _tiles_of(rows, q.shape[2], _ROWS), _tiles_of(keys, v.shape[2], _KEYS)
+    tiles, count = rows.shape[0] * rows.shape[1], keys.shape[1]
+    counts, met = (
+        torch.full((tiles,), count, device=q.device),
+        torch.arange(count, device=q.device).repeat(tiles),
+    )
+    return _Lists(rows, keys, (False, False), counts, met)
+
+
+def _no_keys(slab, lists, m):
+    """A tile of keys of which none is related."""
+    places = torch.full((len(slab.tiles), _KEYS), m, device=slab.tiles.device)
+    hidden = torch.ones(
+        len(slab.tiles), 1, _ROWS, _KEYS, dtype=torch.bool, device=slab.tiles.device
+    )
+    first = slab.tiles // lists.rows.shape[1] * lists.keys.shape[1]
+    return _Chunk(first[:, None], places, places[:, None, None], hidden)
+
+
+def _operands(q, k, v, R, scale, q_start, k_start, q_starts, kv_lengths, choices=None):
+    """What the passes read: what each token and each distance determines alone."""
+    batch = q.shape[0]
+    heads = q.shape[1]
+    kv_heads = heads
+    n = q.shape[2]
+    m = k.shape[2]
+    dtype = q.dtype
+    wide = _wide(dtype)
+    device = q.device
+    head = torch.arange(heads, device=device)[:, None, None]
+    i = _positions(n, q_start, q_starts, device)
+    hidden = _hidden(kv_lengths, m, device)
+    with torch.autocast(q.device.type, enabled=False):
+        k_wide = _seen(_of_heads(k.to(wide), heads), hidden)
+        k_of_key = _vectors(
+            k_wide / torch.sqrt(_maximum((k_wide * k_wide).sum(-1, keepdim=True), 1e-24)),
+            batch,
+            kv_heads,
+            m,
+            dtype,
+        )
+        R_entry = _looked_up(R.to(wide), head, 0).squeeze(-3)
+        first_2 = _chosen(
+            choices,
+            "first",
+            lambda: (_joined(k_wide @ R_entry, -(k_wide @ R_entry))).argmax(-1, keepdim=True),
+            batch,
+            heads,
+            m,
+        )
+        by_first = _chosen(choices, "by_first", lambda: _rank(first_2, hidden), batch, heads, m)
+        own_key = i - k_start
+        _within(own_key, m, "the keys", "i - k_start", 2)
+        by_first_at_row = _at_rows(by_first, q_start - k_start, q_starts, n, heads)
+        R_of_row = (by_first_at_row // 64)[..., 0]
+        first_at_row = _at_rows(first_2, q_start - k_start, q_starts, n, heads)
+        first_of_row = first_at_row[..., 0]
+        R_entry_2 = _looked_up(R.to(wide), head, 1).squeeze(-3)
+        second = _chosen(
+            choices,
+            "second",
+            lambda: (_joined(k_wide @ R_entry_2, -(k_wide @ R_entry_2))).argmax(-1, keepdim=True),
+            batch,
+            heads,
+            m,
+        )
+        by_second = _chosen(choices, "by_second", lambda: _rank(second, hidden), batch, heads, m)
+        by_second_at_row = _at_rows(by_second, q_start - k_start, q_starts, n, heads)
+        R_of_row_2 = (by_second_at_row // 64)[..., 0]
+        second_at_row = _at_rows(second, q_start - k_start, q_starts, n, heads)
+        second_of_row = second_at_row[..., 0]
+        R_of_key = (by_first // 64)[..., 0]
+        first_of_key = first_2[..., 0]
+        R_of_key_2 = (by_second // 64)[..., 0]
+        second_of_key = second[..., 0]
+    return (
+        q,
+        k_of_key,
+        _vectors(_of_heads(v, heads), batch, kv_heads, m, dtype),
+        R_of_row,
+        first_of_row,
+        R_of_row_2,
+        second_of_row,
+        _facts_of_heads(R_of_key, heads),
+        _facts_of_heads(first_of_key, heads),
+        _facts_of_heads(R_of_key_2, heads),
+        _facts_of_heads(second_of_key, heads),
+    )
+
+
+def _maximum(a, b):
+    """The larger of two tensors or numbers."""
+    if isinstance(a, Tensor):
+        return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
+    return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
+
+
+def _where(condition, a, b, q=None):
+    """torch.where, also for conditions that are the same for all and for two plain numbers."""
+    if not isinstance(condition, Tensor):
+        chosen, other = (a, b) if condition else (b, a)
+        spread = isinstance(other, Tensor) and not isinstance(chosen, Tensor)
+        return torch.full_like(other, chosen) if spread else chosen
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        dtype = torch.float64 if q is None else _wide(q.dtype)
+        a = torch.tensor(a, dtype=dtype, device=condition.device)
+    return torch.where(condition, a, b)
+
+
+def _reciprocal(x):
+    """1 / x, and 0 where x is 0: a row without weights gives 0."""
+    if not isinstance(x, Tensor):
+        return 1.0 / x if x else 0.0
+    return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
+
+
+def _safe_log(x):
+    """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
+
+
+def _expect_data(name, x, sizes, axes, kind, q):
+    """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(not x.is_nested, name, "nested", "a dense tensor")
+    _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+    _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
+    _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    if kind == "whole numbers":
+        _expect(not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, kind)
+    elif kind == "truth values":
+        _expect(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "vectors":
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+    else:
+        either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
+        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
+
+
+def _positions(count, start, starts, device):
+    """Positions of tokens, [batch or 1, 1, tokens, 1]."""
+    at = torch.arange(count, device=device)[:, None] + start
+    return at[None, None] if starts is None else at + starts[:, None, None, None]
+
+
+def _hidden(kv_lengths, m, device):
+    """Which keys the lengths hide, [batch, 1, m, 1], if there are lengths."""
+    if kv_lengths is None:
+        return None
+    return (torch.arange(m, device=device) >= kv_lengths[:, None])[:, None, :, None]
+
+
+def _seen(x, hidden):
+    """Something of each key, 0 where it is hidden: nothing of what stands there is read."""
+    return x if hidden is None else x.masked_fill(hidden, 0)
+
+
+def _rank(x, hidden):
+    """The place of each key in order of a number, and then of position; hidden keys last."""
+    order = x.argsort(dim=2, stable=True)
+    if hidden is not None:
+        order = order.gather(
+            2, hidden.expand(x.shape).gather(2, order).to(torch.uint8).argsort(dim=2, stable=True)
+        )
+    place = torch.arange(x.shape[2], device=x.device)[:, None].expand(x.shape)
+    return torch.empty_like(order).scatter_(2, order, place)
+
+
+def _chosen(choices, name, made, batch, heads, length):
+    """A choice of tokens, [batch, heads, tokens, 1]: the caller's, or made and noted down."""
+    if choices is not None and name in choices:
+        return choices[name][..., None]
+    found = made()
+    found = found[:, :: max(found.shape[1] // heads, 1)].expand(batch, heads, length, 1)
+    if choices is not None:
+        choices[name] = found[..., 0]
+    return found
+
+
+def _choices_of(choices, expected, q):
+    """A copy of the caller's choices; refused with another name, shape, type or range."""
+    choices = {} if choices is None else dict(choices)
+    for name, x in choices.items():
+        _expect(name in expected, "choices", repr(name), " or ".join(expected))
+        shape, low, end = expected[name]
+        about = f'choices["{name}"]'
+        _expect(isinstance(x, Tensor), about, type(x).__name__, "a tensor")
+        _expect(tuple(x.shape) == shape, about, list(x.shape), list(shape))
+        _expect(
+            not x.is_floating_point() and x.dtype != torch.bool, about, x.dtype, "whole numbers"
+        )
+        _expect(
+            x.device == q.device, about, f"on {x.device}", f"the device of the data, {q.device}"
+        )
+        if end is not None and x.numel() and not _is_shape_only(x) and _at_hand(x):
+            fits = ((x >= low) & (x < end)).all()
+            if x.device.type != "cpu":
+                torch._assert_async(fits)
+            elif not fits:
+                _expect(False, about, f"{int(x.min())} … {int(x.max())}", f"{low} … {end - 1}")
+        choices[name] = x.long()
+    return choices
+
+
+def _joined(x, y):
+    """The features of one vector after those of another."""
+    shape = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+    return torch.cat((x.expand(*shape, -1), y.expand(*shape, -1)), -1)
+
+
+def _at_rows(x, first, starts, n, heads):
+    """Something of keys, [batch, kv heads, m, width], for n queries that stand where they do."""
+    x = x if x.shape[1] in (1, heads) else x.repeat_interleave(heads // x.shape[1], 1)
+    if starts is None:
+        return x[:, :, first : first + n]
+    at = torch.arange(n, device=x.device)[:, None] + (starts + first)[:, None, None, None]
+    at = at.clamp(0, max(x.shape[2] - 1, 0))  # compilers do not see that it lies within
+    batch = max(x.shape[0], at.shape[0])
+    return x.expand(batch, *x.shape[1:]).gather(2, at.expand(batch, x.shape[1], n, x.shape[3]))
+
+
+def _vectors(x, batch, heads, length, dtype):
+    """Vectors of tokens with every axis."""
+    return x.to(dtype).expand(batch, heads, length, x.shape[-1])
+
+
+def _looked_up(table, *at):
+    """Entries of a table at indices [batch, heads, tokens, 1]: of numbers, vectors or matrices."""
+    flat = torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=table.device)
+    for index, size in zip(at, table.shape, strict=False):
+        index = torch.as_tensor(index, device=table.device).long().clamp(0, size - 1)
+        flat = flat * size + index
+    entries = table.flatten(0, len(at) - 1)
+    shape = entries.shape[1:] or (1,)
+    entries, flat = entries.flatten(1) if entries.dim() > 1 else entries[:, None], flat[..., 0]
+    if not table.is_floating_point():
+        return entries[flat].unflatten(-1, shape)
+    return nn.functional.embedding(flat, entries).unflatten(-1, shape)
+
+
+def _at_hand(x):
+    """Whether numbers can be looked at: not while compilers trace, nor those of vmap."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return False
+        x = torch._C._functorch.get_unwrapped(x)
+    return True
+
+
+def _within(index, size, name, text, axis, distance=None, low=0, high=0):
+    """Refuse an index outside its axis; of distances, those low … high are met."""
+    if not isinstance(index, Tensor) or index.numel() == 0 or not _at_hand(index):
+        return
+    if distance is not None:  # the last one is never met
+        met = (distance >= low) & (distance <= high)
+        index = torch.where(met, index, 0)[..., :-1, :]
+    _expect_within(index, size, name, text, axis)
+
+
+def _expect_within(index, size, name, text, axis):
+    if index.numel() == 0:
+        return
+    if not index.device.type == "cpu":
+        torch._assert_async(((index >= 0) & (index < size)).all())
+        return
+    low, high = int(index.min()), int(index.max())
+    expected = f"0 … {size - 1}, the entries along axis {axis}"
+    _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
+
+
+def _of_heads(x, heads):
+    """Something of each key head for every query head; no copy where these are as many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def _facts_of_heads(x, heads):
+    """What a pattern asks of a key of each key head, for every query head."""
+    return x if x.shape[1] in (1, heads) else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def _run(
+    q,
+    k_of_key,
+    v,
+    R_of_row,
+    first_of_row,
+    R_of_row_2,
+    second_of_row,
+    R_of_key,
+    first_of_key,
+    R_of_key_2,
+    second_of_key,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    form,
+    keep_residual,
+):
+    run = _launch_forward if form == "triton" else _forward
+    return run(
+        q,
+        k_of_key,
+        v,
+        R_of_row,
+        first_of_row,
+        R_of_row_2,
+        second_of_row,
+        R_of_key,
+        first_of_key,
+        R_of_key_2,
+        second_of_key,
+        scale,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+        keep_residual,
+    )
+
+
+def _run_backward(*args):
+    *args, form = args
+    run = _launch_backward if form == "triton" else _backward
+    return run(*args)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        q,
+        k_of_key,
+        v,
+        R_of_row,
+        first_of_row,
+        R_of_row_2,
+        second_of_row,
+        R_of_key,
+        first_of_key,
+        R_of_key_2,
+        second_of_key,
+        scale,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+        form,
+        keep_residual,
+    ):
+        return _run(
+            q,
+            k_of_key,
+            v,
+            R_of_row,
+            first_of_row,
+            R_of_row_2,
+            second_of_row,
+            R_of_key,
+            first_of_key,
+            R_of_key_2,
+            second_of_key,
+            scale,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            form,
+            keep_residual,
+        )
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        (
+            q,
+            k_of_key,
+            v,
+            R_of_row,
+            first_of_row,
+            R_of_row_2,
+            second_of_row,
+            R_of_key,
+            first_of_key,
+            R_of_key_2,
+            second_of_key,
+            *ctx.numbers,
+            q_starts,
+            kv_lengths,
+            ctx.form,
+            _,
+        ) = inputs
+        ctx.save_for_backward(
+            q,
+            k_of_key,
+            v,
+            R_of_row,
+            first_of_row,
+            R_of_row_2,
+            second_of_row,
+            R_of_key,
+            first_of_key,
+            R_of_key_2,
+            second_of_key,
+            *output,
+            q_starts,
+            kv_lengths,
+        )
+        ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        grads = _Gradient.apply(
+            *saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form
+        )
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        *args, keep_residual = args  # only here is it seen whether what is mapped has gradients
+        args = (*args, keep_residual or _keeps_residual(*args[:11]))
+        return _each_vmap(_Attention, info, in_dims, args)
+
+
+class _Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_batched`."""
+
+    @staticmethod
+    def forward(*args):
+        return _run_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *saved, ctx.form = inputs
+        ctx.numbers = saved[-5:-2]
+        gradients = saved[-7:-5]
+        ctx.save_for_backward(*saved[:11], *gradients, *saved[-2:])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        (
+            q,
+            k_of_key,
+            v,
+            R_of_row,
+            first_of_row,
+            R_of_row_2,
+            second_of_row,
+            R_of_key,
+            first_of_key,
+            R_of_key_2,
+            second_of_key,
+            *gradients,
+            q_starts,
+            kv_lengths,
+        ) = ctx.saved_tensors
+        (
+            dq,
+            d_k_of_key,
+            dv,
+            d_R_of_row,
+            d_first_of_row,
+            d_R_of_row_2,
+            d_second_of_row,
+            d_R_of_key,
+            d_first_of_key,
+            d_R_of_key_2,
+            d_second_of_key,
+        ) = grads
+
+        def differentiable(q, k_of_key, v):
+            outs = _batched(
+                q,
+                k_of_key,
+                v,
+                R_of_row,
+                first_of_row,
+                R_of_row_2,
+                second_of_row,
+                R_of_key,
+                first_of_key,
+                R_of_key_2,
+                second_of_key,
+                *ctx.numbers,
+                q_starts,
+                kv_lengths,
+            )
+            return (outs[0], outs[1])
+
+        def gradient(q, k_of_key, v, *gradients):
+            return torch.func.vjp(differentiable, q, k_of_key, v)[1](gradients)
+
+        inputs = q, k_of_key, v, *gradients
+        dq, d_k_of_key, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](
+            (
+                dq,
+                d_k_of_key,
+                dv,
+            )
+        )
+        return (
+            dq,
+            d_k_of_key,
+            dv,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            *(None,) * 3,
+            *d_gradients,
+            *(None,) * 6,
+        )
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _each_vmap(_Gradient, info, in_dims, args)
+
+
+def _each_vmap(function, info, in_dims, args):
+    """One call for each entry of the mapped axis: what has no batch axis cannot take it up."""
+
+    def own(x, axis, at):
+        return x if axis is None else x.select(axis, at)
+
+    calls = [
+        function.apply(*(own(x, axis, at) for x, axis in zip(args, in_dims, strict=True)))
+        for at in range(info.batch_size)
+    ]
+    outs = tuple(torch.stack(each) for each in zip(*calls, strict=True))
+    return outs, (0,) * len(outs)
+
+
+# Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
+_OPERATOR = "reformer_6e25c6d4"
+
+
+_library = torch.library.Library("attncc", "FRAGMENT")
+
+
+def _register():
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"float scale, {places}, str form"
+    inputs = (
+        "Tensor q, Tensor k_of_key, Tensor v, Tensor R_of_row, Tensor first_of_row, "
+        "Tensor R_of_row_2, Tensor second_of_row, Tensor R_of_key, Tensor first_of_key, "
+        "Tensor R_of_key_2, Tensor second_of_key"
+    )
+    _library.define(
+        f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
+    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = (
+        "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    )
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
+    _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
+    _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}", lib=_library)
+    def _(
+        q,
+        k_of_key,
+        v,
+        R_of_row,
+        first_of_row,
+        R_of_row_2,
+        second_of_row,
+        R_of_key,
+        first_of_key,
+        R_of_key_2,
+        second_of_key,
+        *numbers,
+    ):
+        out = q.new_empty(*q.shape[:3], v.shape[-1])
+        return (
+            out,
+            q.new_empty(q.shape[:3], dtype=_wide(q.dtype)),
+            q.new_empty(*q.shape[:3], v.shape[-1] if numbers[-1] else 0),
+        )
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}_backward", lib=_library)
+    def _(
+        q,
+        k_of_key,
+        v,
+        R_of_row,
+        first_of_row,
+        R_of_row_2,
+        second_of_row,
+        R_of_key,
+        first_of_key,
+        R_of_key_2,
+        second_of_key,
+        *rest,
+    ):
+        return (
+            q.new_empty(q.shape),
+            k_of_key.new_empty(k_of_key.shape),
+            v.new_empty(v.shape),
+            R_of_row.new_empty(R_of_row.shape),
+            first_of_row.new_empty(first_of_row.shape),
+            R_of_row_2.new_empty(R_of_row_2.shape),
+            second_of_row.new_empty(second_of_row.shape),
+            R_of_key.new_empty(R_of_key.shape),
+            first_of_key.new_empty(first_of_key.shape),
+            R_of_key_2.new_empty(R_of_key_2.shape),
+            second_of_key.new_empty(second_of_key.shape),
+        )
+
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
+        grads = run(*saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    def setup_context(ctx, inputs, output):
+        _Attention.setup_context(ctx, inputs, output)
+
+    torch.library.register_autograd(
+        f"attncc::{_OPERATOR}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+if not hasattr(torch.ops.attncc, _OPERATOR):  # a copy of this file may have been loaded already
+    _register()
+
+
+def _expect(holds, name, found, expected):
+    if not holds:
+        raise ValueError(f"reformer: {name} is {found}, expected {expected}")
+
+
+def _check(q, k, v, R, kv_lengths, q_start, k_start):
+    """Refuse what the kernels would misread, with the argument's name."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+        _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+        _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+        _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    batch, heads, _, width = q.shape
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    _expect(
+        k.shape[0] == batch and v.shape[0] == batch, "the batch", shapes, "one size in q, k and v"
+    )
+    _expect(heads > 0 and k.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % k.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of k's")
+    _expect(
+        v.shape[1:3] == k.shape[1:3],
+        "v",
+        list(v.shape),
+        f"the heads and length of k {list(k.shape)}",
+    )
+    _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
+    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect_data("R", R, (heads, 2, q.shape[-1], 16), "[heads, 2, d, 16]", "numbers", q)
+    for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
+        if isinstance(x, Tensor):
+            _expect(
+                x.shape == (batch,),
+                name,
+                list(x.shape),
+                f"one number for each of {batch} batch entries",
+            )
+            _expect(
+                not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
+            )
+            _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _expect_number(name, x, least):
+    """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
+    traced = isinstance(x, torch.SymInt)
+    if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
+        expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
+        raise ValueError(f"reformer: {name} is {x!r}, expected {expected}")
+
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _form(form, q):
+    """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
+    _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
+    if form is None:
+        return (
+            "triton" if triton is not None and q.is_cuda and q.dtype != torch.float64 else "torch"
+        )
+    if form == "triton":
+        _expect(triton is not None, "form", "'triton'", "triton to be installed")
+        _expect(
+            q.dtype != torch.float64,
+            "q",
+            q.dtype,
+            "float32, bfloat16 or float16 for the Triton form",
+        )
+        running = q.is_cuda or triton.knobs.runtime.interpret
+        _expect(running, "q", f"on {q.device}", "a GPU for the Triton form, or TRITON_INTERPRET=1")
+    return form
+
+
+def _prepared(q, k, v, R, scale, kv_lengths, q_start, k_start):
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("q", q), ("k", k), ("v", v), ("R", R)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    device = q.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
+    _check(q, k, v, R, kv_lengths, q_start, k_start)
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    if not isinstance(scale, (int, float)) or not abs(scale) < float("inf"):
+        raise ValueError(f"reformer: scale is {scale!r}, expected a finite number")
+    scale = float(scale)
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k.shape[2] - q.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    return q, k, v, R, scale, q_start, k_start, q_starts, kv_lengths
+
+
+def _keeps_residual(*operands):
+    """Whether backward will need what rounding takes from the results: in 16 bits it does."""
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    return wanted and operands[0].element_size() == 2
+
+
+def _is_shape_only(x):
+    """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
+    return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+def _expected_choices(q, k, v, R, k_start):
+    """Of each choice the shape, the least number, and the one above its range if it has one."""
+    return {
+        "first": ((q.shape[0], q.shape[1], k.shape[2]), 0, 2 * R.shape[-1]),
+        "by_first": ((q.shape[0], q.shape[1], k.shape[2]), 0, k.shape[2]),
+        "second": ((q.shape[0], q.shape[1], k.shape[2]), 0, 2 * R.shape[-1]),
+        "by_second": ((q.shape[0], q.shape[1], k.shape[2]), 0, k.shape[2]),
+    }
+
+
+def _reformer(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    R: Tensor,
+    *,
+    scale: float | None = None,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    return_lse: bool = False,
+    form: str | None = None,
+    choices: dict[str, Tensor] | None = None,
+    return_choices: bool = False,
+):
+    """Two rounds of hashing, sorting and chunks; every key counts once (Reformer, arXiv
+    2001.04451, section 2).
+
+    Args:
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; e up to 256.
+        R: [heads, 2, d, 16], given; float32 or as q.
+        scale: the `scale` of the spec; 1 / sqrt(d) by default.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        return_lse: also return the natural logarithm of each row's normaliser.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        choices: some of what the spec chooses by comparing, in place of what it would choose.
+        return_choices: also return what was chosen, by name.
+
+    Returns:
+        [batch, heads, n, e]; rows without keys are 0.
+        With return_lse also [batch, heads, n], -inf for rows without weights.
+        With return_choices last of all a dict of whole numbers:
+            first: [batch, heads, m].
+            by_first: [batch, heads, m].
+            second: [batch, heads, m].
+            by_second: [batch, heads, m].
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
+    prepared = _prepared(q, k, v, R, scale, kv_lengths, q_start, k_start)
+    choices = _choices_of(choices, _expected_choices(q, k, v, R, k_start), q)
+    prepared = *_operands(*prepared, choices=choices), *prepared[4:]
+    form = _form(form, prepared[0])
+    keep_residual = _keeps_residual(*prepared[:11])
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+        outs = _Attention.apply(*prepared, form, keep_residual)
+    else:
+        outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form, keep_residual)
+    results = (outs[0], *(outs[1],) * return_lse, *(choices,) * return_choices)
+    return results if len(results) > 1 else outs[0]
+
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"reformer_layer: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+class ReformerLayer(nn.Module):
+    """Shared queries and keys in buckets of two rounds of hashing, by directions that stay
+    (Reformer, arXiv 2001.04451).
+
+    Args:
+        dim: a whole number.
+        h: 8 by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
+        super().__init__()
+        _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
+        _demand(32 % 2 == 0, "buckets", 32, "a multiple of 2")
+        self.dim = dim
+        self.h = h
+        self.form = form
+        self.Wqk = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.Wv = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.Wo = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bo = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.register_buffer("R", torch.empty(h, 2, dim // h, 32 // 2, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        for tensor in (self.Wqk, self.Wv, self.Wo):
+            _uniform(tensor, tensor.shape[-2] ** -0.5)
+        nn.init.zeros_(self.bo)
+        nn.init.normal_(self.R, std=1.0)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None):
+        """The layer's output, [batch, n, dim].
+
+        Args:
+            x: [batch, n, dim].
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        reformer = functools.partial(_reformer, kv_lengths=lengths, form=self.form)
+        qk = _heads(x @ self.Wqk, self.h)
+        return _merged(reformer(qk, qk, _heads(x @ self.Wv, self.h), self.R)) @ self.Wo + self.bo
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, h={self.h}, c=64, buckets=32"

@@ -1,0 +1,1712 @@
+# synthesizer_dense_factorized: made by attncc 0.1.0 from synthesizer_dense_factorized.attn (sha256 db66d69e35ed6f8a). Do not edit.
+# Rebuild: attncc build synthesizer_dense_factorized.attn
+#
+#     use "../factorized_dense.attn"
+#
+#     # Each token predicts two short vectors, whose products are its scores (Synthesizer, arXiv 2005.00743, section 3.3).
+#     layer synthesizer_dense_factorized(dim, h = 8, a = 32, b = 16) {
+#       input x[n, dim]
+#       param W1[dim, dim], b1[dim], Wa[dim, h * a], ba[h * a], Wb[dim, h * b], bb[h * b]
+#       param Wv[dim, dim], bv[dim], Wo[dim, dim], bo[dim]
+#       y = relu(x @ W1 + b1)
+#       spread = heads(y @ Wa + ba, h)
+#       repeated = heads(y @ Wb + bb, h)
+#       out = merge(attend factorized_dense(heads(x @ Wv + bv, h), spread, repeated, a = a, b = b)) @ Wo + bo
+#     }
+#
+# From factorized_dense.attn:
+#
+#     # Factorised dense Synthesizer: each query spreads two short vectors over its keys (arXiv 2005.00743, section 3.3).
+#     attention factorized_dense(a = 32, b = 16) {
+#       input A[B, H, n, a], C[B, H, n, b]
+#       pattern = j < a * b
+#       score = A[i, j // b] * C[i, j % b]
+#     }
+#
+# Plan of `factorized_dense`: a tile of rows first … last visits keys up to 511, without a mask.
+# Cost of `factorized_dense`: 2·32 + 2·16 + 2·e flops forward for each visited pair; nothing of
+# size n·m is stored.
+# Decoder of `factorized_dense`: none: the pattern is not proven causal, and a query may see keys
+# that come after it.
+# No step: of the core `factorized_dense`, the pattern is not proven causal, and a query may see
+# keys that come after it.
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
+
+# --- the core `factorized_dense` ------------------------------------------------------------------
+# How the kernels follow from the spec:
+# - once-a-token: what one token or one distance determines alone is computed once for it, not
+#   once for each pair.
+# - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
+# - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
+#   the same number of the row.
+# - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
+#   to: the rest adds 0.
+# - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
+#   is needed.
+# - one-sweep: sums over the same keys are taken in one pass; when the running peak rises, they
+#   are rescaled.
+
+_FAR = 1 << 62  # beyond every position
+
+
+class _Call(NamedTuple):
+    """Lengths and heads of one call, for patterns that read them."""
+
+    n: int
+    m: int
+    heads: int
+    head: int | Tensor
+
+
+def _segments(first, last, call):
+    """Intervals of positions that rows first … last touch, each with the part all of them see."""
+    return (((-_FAR, 512), (-_FAR, 512)),)
+
+
+def _related(i, j, call):
+    """The pattern: j < 512"""
+    return j < 512
+
+
+if triton is not None:
+    # Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
+    _WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
+
+    @triton.jit
+    def _dot(a, b, acc, PRECISION: tl.constexpr):
+        """a @ b + acc in float32; `acc` may be None."""
+        if _WIDEN:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+    @triton.jit
+    def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
+        if MASKED and WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=visible[:, None] & (dims[None, :] < WIDTH), other=0.0)
+        elif MASKED:
+            tile = tl.load(pointers, mask=visible[:, None], other=0.0)
+        elif WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=dims[None, :] < WIDTH, other=0.0)
+        else:
+            tile = tl.load(pointers)
+        return tile
+
+    @triton.jit
+    def _load_numbers(start, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+        """[LANES] consecutive numbers; what is not visible reads as `other`."""
+        pointers = start + tl.arange(0, LANES)
+        if MASKED:
+            numbers = tl.load(pointers, mask=visible, other=other)
+        else:
+            numbers = tl.load(pointers)
+        return numbers
+
+    @triton.jit
+    def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                    BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+    @triton.jit
+    def _inverse(x):
+        """1 / x, and 0 where x is 0: a row without weights gives 0."""
+        zero = x == 0.0
+        return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, x))
+
+    @triton.jit
+    def _log(x):
+        """The natural logarithm, -inf where x is 0."""
+        positive = x > 0.0
+        return tl.where(positive, tl.log(tl.where(positive, x, 1.0)), float("-inf"))
+
+    @triton.jit
+    def _forward_tile(
+        peak, rows, total, A, C,
+        vector_of_key_ptr, vector_of_key_2_ptr, v_ptr, vector_of_key_stride, vector_of_key_2_stride,
+        v_stride,
+        column, k_start, low, high,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, D_2: tl.constexpr, BLOCK_D_2: tl.constexpr,
+        E: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+        PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        vector_of_key = _load_tile(
+            vector_of_key_ptr, vector_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED
+        )
+        dot_Avector_of_key = _dot(A, tl.trans(vector_of_key), None, PRECISION)
+        vector_of_key_2 = _load_tile(
+            vector_of_key_2_ptr, vector_of_key_2_stride, visible, BLOCK_N, D_2, BLOCK_D_2, MASKED
+        )
+        dot_Cvector_of_key_2 = _dot(C, tl.trans(vector_of_key_2), None, PRECISION)
+        if MASKED:
+            related = (j[None, :] < 512) & visible[None, :]
+        exponent = 1.4426950408889634 * (dot_Avector_of_key * dot_Cvector_of_key_2)
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _forward_kernel(
+        A_ptr, C_ptr, vector_of_key_ptr, vector_of_key_2_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        A_strides, C_strides, vector_of_key_strides, vector_of_key_2_strides, v_strides,
+        n, m, k_start,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, D_2: tl.constexpr,
+        BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D_2: tl.constexpr,
+        PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        A_ptr += tl.cast(batch, tl.int64) * A_strides[0] + tl.cast(head, tl.int64) * A_strides[1]
+        A_ptr += tl.cast(row, tl.int64) * A_strides[2]
+        C_ptr += tl.cast(batch, tl.int64) * C_strides[0] + tl.cast(head, tl.int64) * C_strides[1]
+        C_ptr += tl.cast(row, tl.int64) * C_strides[2]
+        vector_of_key_ptr += (
+            tl.cast(batch, tl.int64) * vector_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * vector_of_key_strides[1]
+        )
+        vector_of_key_2_ptr += (
+            tl.cast(batch, tl.int64) * vector_of_key_2_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * vector_of_key_2_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        vector_of_key_step = tl.cast(vector_of_key_strides[2], tl.int64) * BLOCK_N
+        vector_of_key_2_step = tl.cast(vector_of_key_2_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        A = _load_tile(A_ptr, A_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        C = _load_tile(C_ptr, C_strides[2], visible, BLOCK_M, D_2, BLOCK_D_2, True)
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        low = 0
+        high = tl.minimum(512 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(512 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        peak = tl.full([BLOCK_M], -3.4028234663852886e38, tl.float32)
+        rows = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            peak, rows, total = _forward_tile(
+                peak, rows, total, A, C,
+                vector_of_key_ptr + tile * vector_of_key_step,
+                vector_of_key_2_ptr + tile * vector_of_key_2_step, v_ptr + tile * v_step,
+                vector_of_key_strides[2], vector_of_key_2_strides[2], v_strides[2],
+                tile * BLOCK_N, k_start, low, high,
+                D, BLOCK_D, D_2, BLOCK_D_2, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            peak, rows, total = _forward_tile(
+                peak, rows, total, A, C,
+                vector_of_key_ptr + tile * vector_of_key_step,
+                vector_of_key_2_ptr + tile * vector_of_key_2_step, v_ptr + tile * v_step,
+                vector_of_key_strides[2], vector_of_key_2_strides[2], v_strides[2],
+                tile * BLOCK_N, k_start, low, high,
+                D, BLOCK_D, D_2, BLOCK_D_2, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M), lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_tile(residual_ptr + first_vector * E, visible, residual, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile(
+        dv, d_vector_of_key, d_vector_of_key_2, vector_of_key, vector_of_key_2, v,
+        A_ptr, C_ptr, d_out_ptr, lse_ptr, delta_ptr, A_stride, C_stride, d_out_stride,
+        j, row, n,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, D_2: tl.constexpr, BLOCK_D_2: tl.constexpr,
+        E: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+        PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        A = _load_tile(A_ptr, A_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_Avector_of_key = _dot(vector_of_key, tl.trans(A), None, PRECISION)
+        C = _load_tile(C_ptr, C_stride, visible, BLOCK_M, D_2, BLOCK_D_2, MASKED)
+        dot_Cvector_of_key_2 = _dot(vector_of_key_2, tl.trans(C), None, PRECISION)
+        if MASKED:
+            related = j[:, None] < 512
+        exponent = 1.4426950408889634 * (dot_Avector_of_key * dot_Cvector_of_key_2)
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        d_dot_Avector_of_key = d_exponent * dot_Cvector_of_key_2
+        d_dot_Cvector_of_key_2 = d_exponent * dot_Avector_of_key
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        d_vector_of_key = _dot(d_dot_Avector_of_key.to(A.dtype), A, d_vector_of_key, PRECISION)
+        d_vector_of_key_2 = _dot(
+            d_dot_Cvector_of_key_2.to(C.dtype), C, d_vector_of_key_2, PRECISION
+        )
+        return dv, d_vector_of_key, d_vector_of_key_2
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_columns_kernel(
+        vector_of_key_ptr, vector_of_key_2_ptr, v_ptr, A_ptr, C_ptr, d_out_ptr, lse_ptr, delta_ptr,
+        d_vector_of_key_ptr, d_vector_of_key_2_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        vector_of_key_strides, vector_of_key_2_strides, v_strides, A_strides, C_strides,
+        d_out_strides,
+        n, m, k_start,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, D_2: tl.constexpr,
+        BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D_2: tl.constexpr,
+        PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        vector_of_key_ptr += (
+            tl.cast(batch, tl.int64) * vector_of_key_strides[0]
+            + tl.cast(kv_head, tl.int64) * vector_of_key_strides[1]
+        )
+        vector_of_key_ptr += tl.cast(column, tl.int64) * vector_of_key_strides[2]
+        vector_of_key_2_ptr += (
+            tl.cast(batch, tl.int64) * vector_of_key_2_strides[0]
+            + tl.cast(kv_head, tl.int64) * vector_of_key_2_strides[1]
+        )
+        vector_of_key_2_ptr += tl.cast(column, tl.int64) * vector_of_key_2_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        A_step = tl.cast(A_strides[2], tl.int64) * BLOCK_M
+        C_step = tl.cast(C_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < keys
+        vector_of_key = _load_tile(
+            vector_of_key_ptr, vector_of_key_strides[2], seen, BLOCK_N, D, BLOCK_D, True
+        )
+        vector_of_key_2 = _load_tile(
+            vector_of_key_2_ptr, vector_of_key_2_strides[2], seen, BLOCK_N, D_2, BLOCK_D_2, True
+        )
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        j = k_start + column_lanes
+
+        # Positions of the tile's first and last key; [low, high) are the rows that may see it.
+        first = k_start + column
+        last = first + tl.minimum(BLOCK_N, keys - column) - 1
+        in_rows = tl.where(column < keys, n, 0)
+        low = 0
+        high = tl.where(first < 512, in_rows, 0)
+        t0 = low // BLOCK_M
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+        full_low = 0
+        full_high = tl.where(last < 512, in_rows, 0)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        d_vector_of_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        d_vector_of_key_2 = tl.zeros([BLOCK_N, BLOCK_D_2], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            A_head_ptr = (
+                A_ptr
+                + tl.cast(batch, tl.int64) * A_strides[0]
+                + tl.cast(head, tl.int64) * A_strides[1]
+            )
+            C_head_ptr = (
+                C_ptr
+                + tl.cast(batch, tl.int64) * C_strides[0]
+                + tl.cast(head, tl.int64) * C_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, d_vector_of_key, d_vector_of_key_2 = _backward_columns_tile(
+                    dv, d_vector_of_key, d_vector_of_key_2, vector_of_key, vector_of_key_2, v,
+                    A_head_ptr + tile * A_step, C_head_ptr + tile * C_step,
+                    d_out_head_ptr + tile * d_out_step, lse_ptr + statistics + tile * BLOCK_M,
+                    delta_ptr + statistics + tile * BLOCK_M, A_strides[2], C_strides[2],
+                    d_out_strides[2],
+                    j, tile * BLOCK_M, n,
+                    D, BLOCK_D, D_2, BLOCK_D_2, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dv, d_vector_of_key, d_vector_of_key_2 = _backward_columns_tile(
+                    dv, d_vector_of_key, d_vector_of_key_2, vector_of_key, vector_of_key_2, v,
+                    A_head_ptr + tile * A_step, C_head_ptr + tile * C_step,
+                    d_out_head_ptr + tile * d_out_step, lse_ptr + statistics + tile * BLOCK_M,
+                    delta_ptr + statistics + tile * BLOCK_M, A_strides[2], C_strides[2],
+                    d_out_strides[2],
+                    j, tile * BLOCK_M, n,
+                    D, BLOCK_D, D_2, BLOCK_D_2, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        _store_tile(
+            d_vector_of_key_ptr + first_vector * D,
+            column_lanes < m,
+            tl.where(seen[:, None], d_vector_of_key, 0.0),
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        _store_tile(
+            d_vector_of_key_2_ptr + first_vector * D_2,
+            column_lanes < m,
+            tl.where(seen[:, None], d_vector_of_key_2, 0.0),
+            BLOCK_N,
+            D_2,
+            BLOCK_D_2,
+        )
+        _store_tile(
+            dv_ptr + first_vector * E,
+            column_lanes < m,
+            tl.where(seen[:, None], dv, 0.0),
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile(
+        dA, dC, A, C, d_out, delta, lse_2,
+        vector_of_key_ptr, vector_of_key_2_ptr, v_ptr, vector_of_key_stride, vector_of_key_2_stride,
+        v_stride,
+        column, k_start, low, high,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, D_2: tl.constexpr, BLOCK_D_2: tl.constexpr,
+        E: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+        PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        vector_of_key = _load_tile(
+            vector_of_key_ptr, vector_of_key_stride, visible, BLOCK_N, D, BLOCK_D, MASKED
+        )
+        dot_Avector_of_key = _dot(A, tl.trans(vector_of_key), None, PRECISION)
+        vector_of_key_2 = _load_tile(
+            vector_of_key_2_ptr, vector_of_key_2_stride, visible, BLOCK_N, D_2, BLOCK_D_2, MASKED
+        )
+        dot_Cvector_of_key_2 = _dot(C, tl.trans(vector_of_key_2), None, PRECISION)
+        if MASKED:
+            related = (j[None, :] < 512) & visible[None, :]
+        exponent = 1.4426950408889634 * (dot_Avector_of_key * dot_Cvector_of_key_2)
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        d_dot_Avector_of_key = d_exponent * dot_Cvector_of_key_2
+        d_dot_Cvector_of_key_2 = d_exponent * dot_Avector_of_key
+        dA = _dot(d_dot_Avector_of_key.to(vector_of_key.dtype), vector_of_key, dA, PRECISION)
+        dC = _dot(d_dot_Cvector_of_key_2.to(vector_of_key_2.dtype), vector_of_key_2, dC, PRECISION)
+        return dA, dC
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel(
+        A_ptr, C_ptr, d_out_ptr, vector_of_key_ptr, vector_of_key_2_ptr, v_ptr, lse_ptr, delta_ptr,
+        dA_ptr, dC_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        A_strides, C_strides, d_out_strides, vector_of_key_strides, vector_of_key_2_strides,
+        v_strides,
+        n, m, k_start,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, D_2: tl.constexpr,
+        BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_D_2: tl.constexpr,
+        PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        A_ptr += tl.cast(batch, tl.int64) * A_strides[0] + tl.cast(head, tl.int64) * A_strides[1]
+        A_ptr += tl.cast(row, tl.int64) * A_strides[2]
+        C_ptr += tl.cast(batch, tl.int64) * C_strides[0] + tl.cast(head, tl.int64) * C_strides[1]
+        C_ptr += tl.cast(row, tl.int64) * C_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        vector_of_key_ptr += (
+            tl.cast(batch, tl.int64) * vector_of_key_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * vector_of_key_strides[1]
+        )
+        vector_of_key_2_ptr += (
+            tl.cast(batch, tl.int64) * vector_of_key_2_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * vector_of_key_2_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        vector_of_key_step = tl.cast(vector_of_key_strides[2], tl.int64) * BLOCK_N
+        vector_of_key_2_step = tl.cast(vector_of_key_2_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        A = _load_tile(A_ptr, A_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        C = _load_tile(C_ptr, C_strides[2], visible, BLOCK_M, D_2, BLOCK_D_2, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        lse_2 = 1.4426950408889634 * lse
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        low = 0
+        high = tl.minimum(512 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(512 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        dA = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        dC = tl.zeros([BLOCK_M, BLOCK_D_2], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            dA, dC = _backward_rows_tile(
+                dA, dC, A, C, d_out, delta, lse_2,
+                vector_of_key_ptr + tile * vector_of_key_step,
+                vector_of_key_2_ptr + tile * vector_of_key_2_step, v_ptr + tile * v_step,
+                vector_of_key_strides[2], vector_of_key_2_strides[2], v_strides[2],
+                tile * BLOCK_N, k_start, low, high,
+                D, BLOCK_D, D_2, BLOCK_D_2, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            dA, dC = _backward_rows_tile(
+                dA, dC, A, C, d_out, delta, lse_2,
+                vector_of_key_ptr + tile * vector_of_key_step,
+                vector_of_key_2_ptr + tile * vector_of_key_2_step, v_ptr + tile * v_step,
+                vector_of_key_strides[2], vector_of_key_2_strides[2], v_strides[2],
+                tile * BLOCK_N, k_start, low, high,
+                D, BLOCK_D, D_2, BLOCK_D_2, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        _store_tile(dA_ptr + first_vector * D, visible, dA, BLOCK_M, D, BLOCK_D)
+        _store_tile(dC_ptr + first_vector * D_2, visible, dC, BLOCK_M, D_2, BLOCK_D_2)
+
+
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_TILES = {
+    ("forward", 2, 64): [
+        (128, 64, 8, 3),
+        (128, 64, 4, 3),
+        (64, 64, 4, 3),
+        (64, 32, 4, 2),
+        (16, 16, 4, 1),
+    ],
+    ("forward", 2, 128): [(128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [
+        (64, 64, 8, 2),
+        (32, 128, 8, 2),
+        (32, 64, 8, 2),
+        (32, 64, 4, 2),
+        (16, 16, 4, 1),
+    ],
+    ("backward_columns", 2, 128): [(32, 32, 8, 2), (32, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 8, 2)],
+    ("backward_columns", 4, 256): [(16, 16, 8, 2)],
+    ("backward_rows", 2, 64): [
+        (128, 64, 8, 2),
+        (128, 32, 8, 3),
+        (64, 64, 4, 2),
+        (64, 32, 4, 2),
+        (16, 16, 4, 1),
+    ],
+    ("backward_rows", 2, 128): [(64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
+    ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
+    ("backward_rows", 4, 256): [(16, 16, 8, 2)],
+}
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, BLOCK_D_2, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    A = arguments["A_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(A.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = (
+            0
+            if on_amd
+            else held
+            * (BLOCK_D + BLOCK_D_2 if "out_ptr" in arguments else BLOCK_D + BLOCK_E + BLOCK_D_2)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E + BLOCK_D_2) + 2 * rows * columns
+        ) * A.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "D_2", "PRECISION"]  # and the dtypes, which triton adds
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(
+        kernel
+    )
+
+
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
+def _launch(kernel, name, grid, A, vector_of_key, v, C, *arguments):
+    """Run a kernel, specialised by the widths of A and v and C."""
+    d, e, d_2 = A.shape[-1], v.shape[-1], C.shape[-1]
+    block_d, block_e, block_d_2 = _block(d), _block(e), _block(d_2)
+    _tuned(kernel, name, A.element_size(), max(64, block_d, block_e, block_d_2))[grid](
+        *arguments,
+        GROUP=A.shape[1] // vector_of_key.shape[1],
+        D=d, E=e, D_2=d_2, BLOCK_D=block_d, BLOCK_E=block_e, BLOCK_D_2=block_d_2,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+
+
+def _launch_forward(
+    A, C, vector_of_key, vector_of_key_2, v, q_start, k_start, q_starts, kv_lengths, keep_residual
+):
+    """What `_forward` returns, by the Triton kernel."""
+    A, C, vector_of_key, vector_of_key_2, v = (
+        _dense(A),
+        _dense(C),
+        _dense(vector_of_key),
+        _dense(vector_of_key_2),
+        _dense(v),
+    )
+    batch, heads, n, _ = A.shape
+    m = vector_of_key.shape[2]
+    out = A.new_empty(batch, heads, n, v.shape[-1])
+    lse = A.new_empty(batch, heads, n, dtype=torch.float32)
+    residual = A.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
+    starts, lengths = _places(A, vector_of_key, q_start, q_starts, kv_lengths)
+    if out.numel():
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch(_forward_kernel, "forward", grid, A, vector_of_key, v, C,
+            A, C, vector_of_key, vector_of_key_2, v, out, lse, residual if keep_residual else None,
+            starts, lengths,
+            A.stride()[:3], C.stride()[:3], vector_of_key.stride()[:3],
+            vector_of_key_2.stride()[:3], v.stride()[:3],
+            n, m, k_start,
+        )  # fmt: skip
+    return (out, lse, residual)
+
+
+def _launch_backward(
+    A,
+    C,
+    vector_of_key,
+    vector_of_key_2,
+    v,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """What `_backward` returns, by the Triton kernels."""
+    A, C, vector_of_key, vector_of_key_2, v, d_out = (
+        _dense(A),
+        _dense(C),
+        _dense(vector_of_key),
+        _dense(vector_of_key_2),
+        _dense(v),
+        _dense(d_out),
+    )
+    batch, heads, n, _ = A.shape
+    kv_heads, m, _ = v.shape[1:]
+    dA = A.new_empty(A.shape)
+    dC = C.new_empty(C.shape)
+    d_vector_of_key = vector_of_key.new_empty(vector_of_key.shape)
+    d_vector_of_key_2 = vector_of_key_2.new_empty(vector_of_key_2.shape)
+    dv = v.new_empty(v.shape)
+    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
+    lse = lse.contiguous()
+    starts, lengths = _places(A, vector_of_key, q_start, q_starts, kv_lengths)
+    if dv.numel():
+        grid = _grid(m, "BLOCK_N", kv_heads, batch)
+        _launch(_backward_columns_kernel, "backward_columns", grid, A, vector_of_key, v, C,
+            vector_of_key, vector_of_key_2, v, A, C, d_out, lse, delta, d_vector_of_key,
+            d_vector_of_key_2, dv,
+            starts, lengths,
+            vector_of_key.stride()[:3], vector_of_key_2.stride()[:3], v.stride()[:3],
+            A.stride()[:3], C.stride()[:3], d_out.stride()[:3],
+            n, m, k_start,
+        )  # fmt: skip
+    if dA.numel():
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch(_backward_rows_kernel, "backward_rows", grid, A, vector_of_key, v, C,
+            A, C, d_out, vector_of_key, vector_of_key_2, v, lse, delta, dA, dC,
+            starts, lengths,
+            A.stride()[:3], C.stride()[:3], d_out.stride()[:3], vector_of_key.stride()[:3],
+            vector_of_key_2.stride()[:3], v.stride()[:3],
+            n, m, k_start,
+        )  # fmt: skip
+    return dA, dC, d_vector_of_key, d_vector_of_key_2, dv
+
+
+def _forward_slab(A, C, vector_of_key, vector_of_key_2, v, numbers, slab, chunks, work, call):
+    """The vectors and row numbers of one slab; A is [batch * kv heads, group * rows, d]."""
+    shape = slab.shape
+    peak = A.new_full((*shape[:3], 1), torch.finfo(A.dtype).min)
+    rows = A.new_zeros((*shape[:3], 1))
+    total = A.new_zeros((*A.shape[:2], v.shape[-1]))
+    for chunk in chunks:
+        vector_of_key_tile = _flat(vector_of_key[:, :, chunk.keys], A.dtype)
+        vector_of_key_2_tile = _flat(vector_of_key_2[:, :, chunk.keys], A.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], A.dtype)
+        dot_Avector_of_key = _product(A, vector_of_key_tile, work[0], shape)
+        dot_Cvector_of_key_2 = _product(C, vector_of_key_2_tile, work[1], shape)
+        score = dot_Avector_of_key.mul_(dot_Cvector_of_key_2)
+        _hide(score, chunk, -torch.inf, call)
+        new_peak = torch.maximum(peak, score.amax(-1, keepdim=True))
+        shrink = peak.sub_(new_peak).exp_()
+        peak = new_peak
+        weight = score.sub_(peak).exp_()
+        rows.mul_(shrink).add_(weight.sum(-1, keepdim=True))
+        total.mul_(_pairs(shrink, A)).baddbmm_(_pairs(weight, A), v_tile)
+    out = total.mul_(_pairs(_reciprocal(rows), A))
+    lse = peak + torch.log(rows)
+    return out, lse
+
+
+def _backward_slab(
+    A,
+    C,
+    vector_of_key,
+    vector_of_key_2,
+    v,
+    d_out,
+    lse,
+    delta,
+    dv,
+    d_vector_of_key,
+    d_vector_of_key_2,
+    numbers,
+    slab,
+    chunks,
+    work,
+    call,
+):
+    """Gradients of one slab: returns those of rows and adds the others to their totals."""
+    shape = slab.shape
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # rows without weights: all shares are 0
+    dA = A.new_zeros((*A.shape[:2], A.shape[-1]))
+    dC = A.new_zeros((*A.shape[:2], C.shape[-1]))
+    for chunk in chunks:
+        vector_of_key_tile = _flat(vector_of_key[:, :, chunk.keys], A.dtype)
+        vector_of_key_2_tile = _flat(vector_of_key_2[:, :, chunk.keys], A.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], A.dtype)
+        dot_Avector_of_key = _product(A, vector_of_key_tile, work[0], shape)
+        dot_Cvector_of_key_2 = _product(C, vector_of_key_2_tile, work[1], shape)
+        score = dot_Avector_of_key * dot_Cvector_of_key_2
+        _hide(score, chunk, -torch.inf, call)
+        weight = score.sub_(lse).exp_()
+        dv[:, chunk.keys].baddbmm_(_pairs(weight, A).mT, d_out)
+        d_share = _product(d_out, v_tile, work[2], shape)
+        d_weight = d_share.sub_(delta)
+        d_exponent = d_weight.mul_(weight)
+        d_dot_Avector_of_key = dot_Cvector_of_key_2.mul_(d_exponent)
+        dA.baddbmm_(_pairs(d_dot_Avector_of_key, A), vector_of_key_tile)
+        d_vector_of_key[:, chunk.keys].baddbmm_(_pairs(d_dot_Avector_of_key, A).mT, A)
+        d_dot_Cvector_of_key_2 = d_exponent.mul_(dot_Avector_of_key)
+        dC.baddbmm_(_pairs(d_dot_Cvector_of_key_2, A), vector_of_key_2_tile)
+        d_vector_of_key_2[:, chunk.keys].baddbmm_(_pairs(d_dot_Cvector_of_key_2, A).mT, C)
+    return dA, dC
+
+
+_SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
+
+
+_MOST_KEYS = 1024  # keys of a chunk
+
+
+_MOST_ROWS = 1024
+
+
+class _Slab(NamedTuple):
+    """Rows that are computed together, and the positions of the first and the last of them."""
+
+    entries: slice
+    rows: slice
+    first: int
+    last: int
+    shape: tuple  # batch entries, heads, rows
+
+
+class _Chunk(NamedTuple):
+    """Keys that a slab meets at once: their places, the first position, and those all rows see."""
+
+    keys: slice
+    start: int
+    full: tuple
+    rows: tuple
+
+    @property
+    def count(self):
+        return self.keys.stop - self.keys.start
+
+
+def _wide(dtype):
+    """The type of scores and sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _flat(x, dtype):
+    """[batch, heads, ...] -> [batch * heads, ...], a view where strides allow."""
+    return x.flatten(0, 1).to(dtype)
+
+
+def _pairs(x, q):
+    """[batch, heads, rows, ...] -> [batch * kv heads, group * rows, ...], as folded vectors lie."""
+    return x.reshape(*q.shape[:2], x.shape[-1])
+
+
+def _product(rows, keys, work, shape, factor=1):
+    """Scores of folded rows and keys, times a factor, written into the workspace."""
+    size = rows.shape[0] * rows.shape[1] * keys.shape[1]
+    out = work[:size].view(rows.shape[0], rows.shape[1], keys.shape[1])
+    return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
+
+
+def _unrelated(first, stop, low, high, device, call):
+    """The keys at positions low … high - 1 that are hidden from rows first … stop - 1."""
+    i = torch.arange(first, stop, device=device)[:, None]
+    j = torch.arange(low, high, device=device)
+    return _related(i, j, call).logical_not_()
+
+
+def _hide(x, chunk, fill, call):
+    """Write `fill` where row and key are not related; keys that all rows see are passed over."""
+    start, stop = chunk.start, chunk.start + chunk.count
+    first, end = chunk.rows
+    low, high = max(chunk.full[0], start), min(chunk.full[1], stop)
+    for a, b in ((start, low), (high, stop)) if low < high else ((start, stop),):
+        if a < b:
+            hidden = _unrelated(first, end, a, b, x.device, call)
+            x[..., a - start : b - start].masked_fill_(hidden, fill)
+    return x
+
+
+def _groups(batch, m, q_start, q_starts, kv_lengths, most):
+    """Up to `most` batch entries that are alike, where their first row stands, how many keys."""
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    together = most if len(set(starts)) <= 1 and len(set(lengths)) <= 1 else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        yield entries, q_start + starts[entry], lengths[entry]
+
+
+def _chunks(first, last, k_start, length, call):
+    """The keys that rows first … last touch, cut into chunks; no key comes twice."""
+    chunks = []
+    done = 0
+    for (start, stop), full in _segments(first, last, call):
+        start, stop = max(start - k_start, done), min(stop - k_start, length)
+        for key in range(start, stop, _MOST_KEYS):
+            keys = slice(key, min(key + _MOST_KEYS, stop))
+            chunks.append(_Chunk(keys, key + k_start, full, (first, last + 1)))
+        if start < stop:  # an empty interval says nothing about those that follow
+            done = stop
+    return chunks
+
+
+def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
+    batch, heads, n, _ = q.shape
+    most = max(1, _SCORES // (heads * _SMALLEST))
+    for entries, start, length in _groups(batch, v.shape[2], q_start, q_starts, kv_lengths, most):
+        row = 0
+        while row < n:
+            rows = _MOST_ROWS
+            while True:
+                end = min(row + rows, n)
+                first, last = start + row, start + end - 1
+                chunks = _chunks(first, last, k_start, length, call)
+                widest = max((chunk.count for chunk in chunks), default=0)
+                scores = (entries.stop - entries.start) * heads * (end - row) * widest
+                if scores <= _SCORES or rows <= _LEAST_ROWS:
+                    break
+                rows //= 2
+            shape = (entries.stop - entries.start, heads, end - row)
+            yield _Slab(entries, slice(row, end), first, last, shape), chunks
+            row = end
+
+
+_LEAST_ROWS = 16
+
+
+_SMALLEST = 64 * 128  # scores of a head in the smallest slab worth its overhead
+
+
+def _workspace(slab, chunks, q, count, work):
+    """Memory for the scores of a slab, taken again while it is large enough."""
+    size = max((chunk.count for chunk in chunks), default=0)
+    for length in slab.shape:
+        size *= length
+    if work is None or work.shape[1] < size:
+        work = q.new_empty(count, size, dtype=_wide(q.dtype))
+    return work
+
+
+def _fold(x, slab, kv_heads):
+    """[batch, heads, n, c] -> a slab's [batch * kv heads, group * rows, c] in the type of sums."""
+    x = x[slab.entries, :, slab.rows].to(_wide(x.dtype))
+    return x.reshape(x.shape[0] * kv_heads, -1, x.shape[-1])
+
+
+def _rows_of(x, slab):
+    """[batch, heads, n] -> the slab's [batch, heads, rows, 1], in the type of sums."""
+    return x[slab.entries, :, slab.rows, None].to(_wide(x.dtype))
+
+
+def _unrounded(out, residual):
+    """`out` before rounding to 16 bits, which would drown differences in the backward pass."""
+    out = out.to(_wide(out.dtype))
+    return out + residual if residual.shape[-1] else out
+
+
+def _own(x, slab):
+    """What belongs to the slab's batch entries, where entries differ."""
+    return x[slab.entries] if x.shape[0] > 1 else x
+
+
+def _entries_of(numbers, slab):
+    """The numbers of the slab's batch entries."""
+    return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _store(outs, slab, results):
+    """Write what a slab gives."""
+    for out, result in zip(outs, results, strict=False):
+        target = out[slab.entries, :, slab.rows]
+        target.copy_(result.reshape(target.shape))
+
+
+def _forward(
+    A, C, vector_of_key, vector_of_key_2, v, q_start, k_start, q_starts, kv_lengths, keep_residual
+):
+    """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
+    wide = _wide(A.dtype)
+    outs = [A.new_empty(*A.shape[:3], v.shape[-1])]
+    outs += [A.new_empty(A.shape[:3], dtype=wide) for _ in range(1)]
+    outs.append(A.new_empty(*A.shape[:3], v.shape[-1] if keep_residual else 0))
+    numbers = ()
+
+    def run(A, C, vector_of_key, vector_of_key_2, v, numbers, call, store):
+        work, kv_heads = None, v.shape[1]
+        for slab, chunks in _slabs(A, v, q_start, k_start, q_starts, kv_lengths, call):
+            work = _workspace(slab, chunks, A, 3, work)
+            results = _forward_slab(
+                _fold(A, slab, kv_heads), _fold(C, slab, kv_heads), vector_of_key[slab.entries],
+                vector_of_key_2[slab.entries], v[slab.entries], _entries_of(numbers, slab),
+                slab, chunks, work, call,
+            )  # fmt: skip
+            if keep_residual:
+                results += (results[0] - results[0].to(A.dtype),)
+            store(slab, results)
+
+    with torch.autocast(A.device.type, enabled=False):
+        call = _Call(A.shape[2], v.shape[2], A.shape[1], 0)
+        run(A, C, vector_of_key, vector_of_key_2, v, numbers, call, functools.partial(_store, outs))
+    return tuple(outs)
+
+
+def _backward(
+    A,
+    C,
+    vector_of_key,
+    vector_of_key_2,
+    v,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """The gradients of A, C, vector_of_key, vector_of_key_2 and v."""
+    wide = _wide(A.dtype)
+    dA = A.new_empty(A.shape)
+    dC = C.new_empty(C.shape)
+    d_vector_of_key = vector_of_key.new_zeros(vector_of_key.shape, dtype=wide)
+    d_vector_of_key_2 = vector_of_key_2.new_zeros(vector_of_key_2.shape, dtype=wide)
+    dv = v.new_zeros(v.shape, dtype=wide)
+    numbers = ()
+    out = _unrounded(out, residual)
+
+    def run(
+        A,
+        C,
+        vector_of_key,
+        vector_of_key_2,
+        v,
+        out,
+        lse,
+        d_out,
+        d_lse,
+        d_vector_of_key,
+        d_vector_of_key_2,
+        dv,
+        numbers,
+        call,
+        store,
+    ):
+        work, kv_heads = None, v.shape[1]
+        for slab, chunks in _slabs(A, v, q_start, k_start, q_starts, kv_lengths, call):
+            work = _workspace(slab, chunks, A, 3, work)
+            d_rows = _fold(d_out, slab, kv_heads)
+            delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+            delta -= _rows_of(d_lse, slab)
+            results = _backward_slab(
+                _fold(A, slab, kv_heads), _fold(C, slab, kv_heads), vector_of_key[slab.entries],
+                vector_of_key_2[slab.entries], v[slab.entries], d_rows, _rows_of(lse, slab),
+                delta, dv[slab.entries].flatten(0, 1),
+                d_vector_of_key[slab.entries].flatten(0, 1),
+                d_vector_of_key_2[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab,
+                chunks, work, call,
+            )  # fmt: skip
+            store(slab, results)
+
+    grads = (dA, dC)
+    with torch.autocast(A.device.type, enabled=False):
+        call = _Call(A.shape[2], v.shape[2], A.shape[1], 0)
+        run(
+            A, C, vector_of_key, vector_of_key_2, v, out, lse, d_out, d_lse,
+            d_vector_of_key, d_vector_of_key_2, dv, numbers, call,
+            functools.partial(_store, grads),
+        )  # fmt: skip
+    return (
+        dA,
+        dC,
+        d_vector_of_key.to(vector_of_key.dtype),
+        d_vector_of_key_2.to(vector_of_key_2.dtype),
+        dv.to(v.dtype),
+    )
+
+
+_BLOCK = 128  # rows of a block
+
+
+def _scores(rows, keys):
+    """[batch, heads, blocks, rows, d] and [batch, heads, blocks, keys, d] -> scores."""
+    return torch.bmm(rows.flatten(0, 2), keys.flatten(0, 2).mT).view(*rows.shape[:4], keys.shape[3])
+
+
+def _sum(weight, values):
+    """Weights of pairs and [batch, heads, blocks, keys, e] -> [batch, heads, blocks, rows, e]."""
+    return torch.bmm(weight.flatten(0, 2), values.flatten(0, 2)).view(
+        *weight.shape[:4], values.shape[4]
+    )
+
+
+def _lifted(numbers):
+    """Numbers of heads with an axis for blocks."""
+    return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _call_of(q, v):
+    heads = torch.arange(q.shape[1], device=q.device)[:, None, None, None]
+    return _Call(q.shape[2], v.shape[2], q.shape[1], heads)
+
+
+def _weights_of(A, C, vector_of_key, vector_of_key_2, i, j, hidden, numbers, call):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    dot_Avector_of_key = _scores(A, vector_of_key)
+    dot_Cvector_of_key_2 = _scores(C, vector_of_key_2)
+    score = dot_Avector_of_key * dot_Cvector_of_key_2
+    exponent_kept = score.masked_fill(hidden, -torch.inf)
+    peak = _maximum(exponent_kept.detach().amax(-1, keepdim=True), torch.finfo(A.dtype).min)
+    weight = torch.exp(exponent_kept - peak)
+    rows = weight.sum(-1, keepdim=True)
+    lse = peak + _safe_log(rows)
+    return weight, rows, (lse,)
+
+
+def _batched(A, C, vector_of_key, vector_of_key_2, v, q_start, k_start, q_starts, kv_lengths):
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
+    batch, heads, n, _ = A.shape
+    kv_heads, m = v.shape[1:3]
+    dtype, wide, device = A.dtype, _wide(A.dtype), A.device
+    numbers = _lifted(())
+    call = _call_of(A, v)
+    # Blocks enough for any n, so that n stays a free size when exported; lanes past n are dropped.
+    blocks = n // _BLOCK + 2
+    lane = torch.arange(_BLOCK, device=device)
+    row = _BLOCK * torch.arange(blocks, device=device)[:, None] + lane  # [blocks, rows]
+
+    first = q_start + row[None, :, 0]  # [batch or 1, blocks]
+    if q_starts is not None:
+        first = first + q_starts[:, None]
+    i = first[..., None] + lane
+    j = k_start + torch.arange(m, device=device)[None, None]
+    place = j - k_start
+    length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None]
+    seen = (place >= 0) & (place < length)  # [batch or 1, blocks, keys]
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def blocked(x):  # [batch, heads, n, c] -> [batch, heads, blocks, rows, c]
+        return x.to(wide)[:, :, row.clamp(max=n - 1)]
+
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, blocks, keys, c]
+        x = x.to(wide)[:, kv_head, None].masked_fill(~seen[:, None, :, :, None], 0)
+        return x.expand(-1, -1, blocks, -1, -1)
+
+    i, j = i[:, None, :, :, None], j[:, None, :, None, :]
+    hidden = ~(_related(i, j, call) & seen[:, None, :, None, :])
+    weight, norm, numbers_of_rows = _weights_of(
+        blocked(A),
+        blocked(C),
+        windows(vector_of_key),
+        windows(vector_of_key_2),
+        i,
+        j,
+        hidden,
+        numbers,
+        call,
+    )
+    out = _sum(weight, windows(v))
+    if norm is not None:
+        out = out * _reciprocal(norm)
+
+    def joined(x):  # [batch, heads, blocks, rows, c] -> [batch, heads, n, c]
+        return x.flatten(2, 3).index_select(2, torch.arange(n, device=device))
+
+    rest = (x.expand(batch, heads, blocks, _BLOCK, 1) for x in numbers_of_rows)
+    return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
+
+
+def _operands(v, A, C, q_start, k_start, q_starts, kv_lengths):
+    """What the passes read: what each token and each distance determines alone."""
+    batch = v.shape[0]
+    kv_heads = v.shape[1]
+    m = v.shape[2]
+    dtype = A.dtype
+    device = A.device
+    j = _positions(m, k_start, None, device)
+    feature = torch.arange(A.shape[-1], device=device)
+    vector_of_key = _vectors(_where(feature == j // 16, 1.0, 0.0, A), batch, kv_heads, m, dtype)
+    feature_2 = torch.arange(C.shape[-1], device=device)
+    vector_of_key_2 = _vectors(_where(feature_2 == j % 16, 1.0, 0.0, A), batch, kv_heads, m, dtype)
+    return A, C, vector_of_key, vector_of_key_2, v
+
+
+def _maximum(a, b):
+    """The larger of two tensors or numbers."""
+    if isinstance(a, Tensor):
+        return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
+    return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
+
+
+def _where(condition, a, b, q=None):
+    """torch.where, also for conditions that are the same for all and for two plain numbers."""
+    if not isinstance(condition, Tensor):
+        chosen, other = (a, b) if condition else (b, a)
+        spread = isinstance(other, Tensor) and not isinstance(chosen, Tensor)
+        return torch.full_like(other, chosen) if spread else chosen
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        dtype = torch.float64 if q is None else _wide(q.dtype)
+        a = torch.tensor(a, dtype=dtype, device=condition.device)
+    return torch.where(condition, a, b)
+
+
+def _reciprocal(x):
+    """1 / x, and 0 where x is 0: a row without weights gives 0."""
+    if not isinstance(x, Tensor):
+        return 1.0 / x if x else 0.0
+    return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
+
+
+def _safe_log(x):
+    """The natural logarithm, -inf where x is 0, with a gradient that is never NaN."""
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
+
+
+def _positions(count, start, starts, device):
+    """Positions of tokens, [batch or 1, 1, tokens, 1]."""
+    at = torch.arange(count, device=device)[:, None] + start
+    return at[None, None] if starts is None else at + starts[:, None, None, None]
+
+
+def _vectors(x, batch, heads, length, dtype):
+    """Vectors of tokens with every axis."""
+    return x.to(dtype).expand(batch, heads, length, x.shape[-1])
+
+
+def _run(
+    A,
+    C,
+    vector_of_key,
+    vector_of_key_2,
+    v,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    form,
+    keep_residual,
+):
+    run = _launch_forward if form == "triton" else _forward
+    return run(
+        A,
+        C,
+        vector_of_key,
+        vector_of_key_2,
+        v,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+        keep_residual,
+    )
+
+
+def _run_backward(*args):
+    *args, form = args
+    run = _launch_backward if form == "triton" else _backward
+    return run(*args)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        A,
+        C,
+        vector_of_key,
+        vector_of_key_2,
+        v,
+        q_start,
+        k_start,
+        q_starts,
+        kv_lengths,
+        form,
+        keep_residual,
+    ):
+        return _run(
+            A,
+            C,
+            vector_of_key,
+            vector_of_key_2,
+            v,
+            q_start,
+            k_start,
+            q_starts,
+            kv_lengths,
+            form,
+            keep_residual,
+        )
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        A, C, vector_of_key, vector_of_key_2, v, *ctx.numbers, q_starts, kv_lengths, ctx.form, _ = (
+            inputs
+        )
+        ctx.save_for_backward(
+            A, C, vector_of_key, vector_of_key_2, v, *output, q_starts, kv_lengths
+        )
+        ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        grads = _Gradient.apply(
+            *saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form
+        )
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        *args, keep_residual = args  # only here is it seen whether what is mapped has gradients
+        args = (*args, keep_residual or _keeps_residual(*args[:5]))
+        return _fold_vmap(_Attention, info, in_dims, args)
+
+
+class _Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_batched`."""
+
+    @staticmethod
+    def forward(*args):
+        return _run_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *saved, ctx.form = inputs
+        ctx.numbers = saved[-4:-2]
+        gradients = saved[-6:-4]
+        ctx.save_for_backward(*saved[:5], *gradients, *saved[-2:])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        A, C, vector_of_key, vector_of_key_2, v, *gradients, q_starts, kv_lengths = (
+            ctx.saved_tensors
+        )
+
+        def differentiable(A, C, vector_of_key, vector_of_key_2, v):
+            outs = _batched(
+                A, C, vector_of_key, vector_of_key_2, v, *ctx.numbers, q_starts, kv_lengths
+            )
+            return (outs[0], outs[1])
+
+        def gradient(A, C, vector_of_key, vector_of_key_2, v, *gradients):
+            return torch.func.vjp(differentiable, A, C, vector_of_key, vector_of_key_2, v)[1](
+                gradients
+            )
+
+        inputs = A, C, vector_of_key, vector_of_key_2, v, *gradients
+        dA, dC, d_vector_of_key, d_vector_of_key_2, dv, *d_gradients = torch.func.vjp(
+            gradient, *inputs
+        )[1](grads)
+        return (
+            dA,
+            dC,
+            d_vector_of_key,
+            d_vector_of_key_2,
+            dv,
+            *(None,) * 3,
+            *d_gradients,
+            *(None,) * 5,
+        )
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _fold_vmap(_Gradient, info, in_dims, args)
+
+
+def _fold_vmap(function, info, in_dims, args):
+    """Fold the mapped axis into the batch axis."""
+
+    def fold(x, axis):
+        if not isinstance(x, Tensor):
+            return x
+        x = x.expand(info.batch_size, *x.shape) if axis is None else x.movedim(axis, 0)
+        return x.flatten(0, 1)
+
+    outs = function.apply(*map(fold, args, in_dims))
+    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in outs), (0,) * len(outs)
+
+
+# Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
+_OPERATOR = "factorized_dense_918a5b1c"
+
+
+_library = torch.library.Library("attncc", "FRAGMENT")
+
+
+def _register():
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"{places}, str form"
+    inputs = "Tensor A, Tensor C, Tensor vector_of_key, Tensor vector_of_key_2, Tensor v"
+    _library.define(
+        f"{_OPERATOR}({inputs}, {numbers}, bool keep_residual) -> (Tensor, Tensor, Tensor)"
+    )
+    statistics = "Tensor lse, Tensor residual, "
+    saved = f"Tensor out, {statistics}Tensor d_out, Tensor d_lse"
+    gradients = "(Tensor, Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
+    _library.impl(_OPERATOR, _run, "CompositeExplicitAutograd")
+    _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}", lib=_library)
+    def _(A, C, vector_of_key, vector_of_key_2, v, *numbers):
+        out = A.new_empty(*A.shape[:3], v.shape[-1])
+        return (
+            out,
+            A.new_empty(A.shape[:3], dtype=_wide(A.dtype)),
+            A.new_empty(*A.shape[:3], v.shape[-1] if numbers[-1] else 0),
+        )
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}_backward", lib=_library)
+    def _(A, C, vector_of_key, vector_of_key_2, v, *rest):
+        return (
+            A.new_empty(A.shape),
+            C.new_empty(C.shape),
+            vector_of_key.new_empty(vector_of_key.shape),
+            vector_of_key_2.new_empty(vector_of_key_2.shape),
+            v.new_empty(v.shape),
+        )
+
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
+        grads = run(*saved, d_out, d_statistics[0], *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 4)
+
+    def setup_context(ctx, inputs, output):
+        _Attention.setup_context(ctx, inputs, output)
+
+    torch.library.register_autograd(
+        f"attncc::{_OPERATOR}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+if not hasattr(torch.ops.attncc, _OPERATOR):  # a copy of this file may have been loaded already
+    _register()
+
+
+def _expect(holds, name, found, expected):
+    if not holds:
+        raise ValueError(f"factorized_dense: {name} is {found}, expected {expected}")
+
+
+def _check(v, A, C, kv_lengths, q_start, k_start):
+    """Refuse what the kernels would misread, with the argument's name."""
+    for name, x in (("v", v), ("A", A), ("C", C)):
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+        _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+        _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+        _expect(x.dtype == A.dtype, name, x.dtype, f"the dtype of A, {A.dtype}")
+        _expect(x.device == A.device, name, f"on {x.device}", f"the device of A, {A.device}")
+    batch, heads, _, width = A.shape
+    shapes = f"v {list(v.shape)}, A {list(A.shape)}, C {list(C.shape)}"
+    _expect(
+        v.shape[0] == batch and C.shape[0] == batch, "the batch", shapes, "one size in v, A and C"
+    )
+    _expect(heads > 0 and v.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % v.shape[1] == 0, "the number of heads", shapes, "A's to be a multiple of v's")
+    _expect(
+        C.shape[1:3] == A.shape[1:3],
+        "C",
+        list(C.shape),
+        f"the heads and length of A {list(A.shape)}",
+    )
+    _expect(
+        1 <= width <= 256 and 1 <= v.shape[3] <= 256 and 1 <= C.shape[3] <= 256,
+        "the width",
+        shapes,
+        "1 … 256",
+    )
+    for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
+        if isinstance(x, Tensor):
+            _expect(
+                x.shape == (batch,),
+                name,
+                list(x.shape),
+                f"one number for each of {batch} batch entries",
+            )
+            _expect(
+                not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
+            )
+            _expect(x.device == A.device, name, f"on {x.device}", f"the device of A, {A.device}")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _expect_number(name, x, least):
+    """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
+    traced = isinstance(x, torch.SymInt)
+    if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
+        expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
+        raise ValueError(f"factorized_dense: {name} is {x!r}, expected {expected}")
+
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _form(form, q):
+    """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
+    _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
+    if form is None:
+        return (
+            "triton" if triton is not None and q.is_cuda and q.dtype != torch.float64 else "torch"
+        )
+    if form == "triton":
+        _expect(triton is not None, "form", "'triton'", "triton to be installed")
+        _expect(
+            q.dtype != torch.float64,
+            "q",
+            q.dtype,
+            "float32, bfloat16 or float16 for the Triton form",
+        )
+        running = q.is_cuda or triton.knobs.runtime.interpret
+        _expect(running, "q", f"on {q.device}", "a GPU for the Triton form, or TRITON_INTERPRET=1")
+    return form
+
+
+def _prepared(v, A, C, kv_lengths, q_start, k_start):
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("v", v), ("A", A), ("C", C)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    device = A.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        v, A, C = (x.to(torch.get_autocast_dtype(device)) for x in (v, A, C))
+    _check(v, A, C, kv_lengths, q_start, k_start)
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((v.shape[0],), kv_lengths, device=A.device)
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + v.shape[2] - A.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    return v, A, C, q_start, k_start, q_starts, kv_lengths
+
+
+def _keeps_residual(*operands):
+    """Whether backward will need what rounding takes from the results: in 16 bits it does."""
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    return wanted and operands[0].element_size() == 2
+
+
+def _is_shape_only(x):
+    """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
+    return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+def _factorized_dense(
+    v: Tensor,
+    A: Tensor,
+    C: Tensor,
+    *,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    return_lse: bool = False,
+    form: str | None = None,
+):
+    """Factorised dense Synthesizer: each query spreads two short vectors over its keys (arXiv
+    2005.00743, section 3.3).
+
+    Args:
+        v: [batch, kv heads, m, e]; e up to 256; query head h reads kv head h // (heads / kv heads).
+        A: [batch, heads, n, 32], given; float32 or as A.
+        C: [batch, heads, n, 16], given; float32 or as A.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        return_lse: also return the natural logarithm of each row's normaliser.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+
+    Returns:
+        [batch, heads, n, e]; rows without keys are 0.
+        With return_lse also [batch, heads, n], -inf for rows without weights.
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
+    prepared = _prepared(v, A, C, kv_lengths, q_start, k_start)
+    prepared = *_operands(*prepared), *prepared[3:]
+    form = _form(form, prepared[0])
+    keep_residual = _keeps_residual(*prepared[:5])
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+        outs = _Attention.apply(*prepared, form, keep_residual)
+    else:
+        outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form, keep_residual)
+    return (outs[0], outs[1]) if return_lse else outs[0]
+
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"synthesizer_dense_factorized: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+class SynthesizerDenseFactorized(nn.Module):
+    """Each token predicts two short vectors, whose products are its scores (Synthesizer, arXiv
+    2005.00743, section 3.3).
+
+    Args:
+        dim: a whole number.
+        h: 8 by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
+        super().__init__()
+        _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
+        self.dim = dim
+        self.h = h
+        self.form = form
+        self.W1 = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.b1 = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wa = nn.Parameter(torch.empty(dim, 32 * h, device=device, dtype=dtype))
+        self.ba = nn.Parameter(torch.empty(32 * h, device=device, dtype=dtype))
+        self.Wb = nn.Parameter(torch.empty(dim, 16 * h, device=device, dtype=dtype))
+        self.bb = nn.Parameter(torch.empty(16 * h, device=device, dtype=dtype))
+        self.Wv = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bv = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.Wo = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.bo = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        for tensor in (self.W1, self.Wa, self.Wb, self.Wv, self.Wo):
+            _uniform(tensor, tensor.shape[-2] ** -0.5)
+        for tensor in (self.b1, self.ba, self.bb, self.bv, self.bo):
+            nn.init.zeros_(tensor)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None):
+        """The layer's output, [batch, n, dim].
+
+        Args:
+            x: [batch, n, dim].
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        factorized_dense = functools.partial(_factorized_dense, kv_lengths=lengths, form=self.form)
+        y = functional.relu(x @ self.W1 + self.b1)
+        spread = _heads(y @ self.Wa + self.ba, self.h)
+        repeated = _heads(y @ self.Wb + self.bb, self.h)
+        return (
+            _merged(factorized_dense(_heads(x @ self.Wv + self.bv, self.h), spread, repeated))
+            @ self.Wo
+            + self.bo
+        )
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, h={self.h}, a=32, b=16"
