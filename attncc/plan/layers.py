@@ -12,8 +12,9 @@ from attncc.plan.decoder import Decoder, decoder_of, decoders_of
 from attncc.plan.model import Mixture, Plan, Planned
 from attncc.rewrite.chains import ordered
 from attncc.rewrite.engine import Step
+from attncc.spec.expr import Merge
 from attncc.spec.layers.dims import sequence_of
-from attncc.spec.layers.model import Layer, Node, Op, walk
+from attncc.spec.layers.model import Layer, Node, Op, sides_of, walk
 
 _ALONG_AN_AXIS = (Op.SOFTMAX, Op.SUM, Op.MEAN, Op.LARGEST, Op.POOL, Op.PICK)
 _ALONG_ALL = (Op.LARGEST_AT, Op.GATHER, Op.COLUMN_SUMS, Op.BLOCK_SUMS)
@@ -51,6 +52,7 @@ def plan_layer(layer: Layer) -> LayerPlan:
         AttnError: as the plans of its cores, and E405 where something reads whole sequences before a causal core.
     """
     cores = tuple((each.name, plan(each.spec)) for each in layer.cores)
+    _check_sides(layer, dict(cores))
     _check_causal(layer, dict(cores))
     ordered_layer, steps = ordered(layer)
     return LayerPlan(ordered_layer, cores, steps, _no_step(ordered_layer, dict(cores)))
@@ -112,6 +114,21 @@ def _check_causal(layer: Layer, cores: Mapping[str, Planned]) -> None:
                 errors.append(Diagnostic("E405", message, labels, (note,), helps))
     if errors:
         raise AttnError(*dict.fromkeys(errors))
+
+
+def _check_sides(layer: Layer, cores: Mapping[str, Planned]) -> None:
+    """Refuse what a core does not give beside its output."""
+    for each in sides_of(layer):
+        planned = cores[each.name]
+        if each.op is not Op.LOG_SUMS:
+            what = "weights of its own, for it has branches" if isinstance(planned, Mixture) else ""
+        elif isinstance(planned, Mixture):
+            what = "" if isinstance(planned.spec.combine, Merge) else "sum that its rows are divided by"
+        else:
+            what = "" if planned.has_lse else "sum that its rows are divided by"
+        if what:
+            label = (Label(each.span, f"reads it of `{each.name}`"),) if each.span is not None else ()
+            raise AttnError(Diagnostic("E404", f"`{each.name}` has no {what}", label))
 
 
 def _no_step(layer: Layer, cores: Mapping[str, Planned]) -> str:

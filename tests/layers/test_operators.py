@@ -32,6 +32,13 @@ BODIES = {
     "shift": "out = shift(x, 1) + shift(x, 3)",
     "rope": "out = rope(x, base = 100)",
     "rope_pairs": "out = merge(rope_pairs(heads(x, 2)))",
+    "top": "y = gather(x, top(sum(x, over = features), 5, always = 2)); out = y * mean(pool(y, 2), over = "
+    "ceil(min(n, 5) / 2))",
+    "gather": "out = merge(gather(heads(x, 2), top(sum(abs(x), over = features), 7)))",
+    "log_sums": "a = attend full_core(x, x, x); out = transposed(transposed(a) * sigmoid(log_sums(a)))",
+    "column_sums": "y = heads(x, 2); a = attend causal_core(relu(y), y, y, scale = 0.5); "
+    "out = transposed(transposed(merge(a)) * sum(column_sums(a, own = 0) * column_sums(a), over = 2))",
+    "block_sums": "a = attend full_core(x, x, x); out = block_sums(a, 4, 3) @ pool(x, 3)",
     "pooled keys": "y = pool(x, 4); out = attend full_core(x, y, y)",
     "pooled twice": "y = mean(pool(pool(x, 3), 2), over = ceil(ceil(n / 3) / 2)); out = x * y",
     "one head and several": "param W[dim, 2 * dim]; out = merge(attend full_core(heads(x @ W, 2), x, x))",
@@ -45,6 +52,22 @@ BODIES = {
 }
 
 
+BODIES_OF_INPUTS = {
+    "rows by truth values": ("x[n, dim], mark[n]: bool", "out = (mark ? 2 * x : relu(x)) + x"),
+    "heads by truth values": ("x[n, dim], mark[n]: bool", "out = merge(mark ? heads(x, 2) : heads(tanh(x), 2))"),
+    "keys that no token makes": ("x[n, dim]", "param K[5, dim]; out = attend full_core(x, K, tanh(K))"),
+    "fixed": ("x[n, dim]", "param R[dim, 4] = fixed(normal(0.5)), W[4, dim]; out = tanh(x @ R) @ W"),
+    "columns of another sequence": (
+        "x[n, dim], y[m, dim]",
+        "a = attend full_core(x, y, y); out = transposed(column_sums(a) * transposed(y))",
+    ),
+    "logs of heads": (
+        "x[n, dim], y[m, dim]",
+        "z = heads(y, 2); a = attend full_core(heads(x, 2), z, z); out = sigmoid(log_sums(a)) @ x",
+    ),
+}
+
+
 def test_every_operator_has_a_case() -> None:
     assert OPERATORS.keys() <= BODIES.keys()
 
@@ -54,6 +77,13 @@ def test_it_equals_its_meaning(name: str) -> None:
     body = BODIES[name]
     words, _, rest = body.partition("\n") if body.startswith("function") else ("", "", body)
     report = checked(f"{words}\n{layer_of(rest)}" if words else layer_of(rest))
+    assert report.ok, "\n".join(report.failures)
+
+
+@pytest.mark.parametrize("name", BODIES_OF_INPUTS)
+def test_with_other_inputs_it_equals_its_meaning(name: str) -> None:
+    inputs, body = BODIES_OF_INPUTS[name]
+    report = checked(layer_of(body, inputs=inputs))
     assert report.ok, "\n".join(report.failures)
 
 

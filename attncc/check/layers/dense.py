@@ -327,7 +327,8 @@ class Evaluation:
         rows = []
         for numbers, present in zip(x.tolist(), there.tolist(), strict=True):
             order = sorted(
-                range(len(numbers)), key=lambda at: (not present[at], at >= always, -numbers[at] * (at >= always), at)
+                range(len(numbers)),
+                key=lambda at: (not present[at], at >= always, -numbers[at] * (at >= always) * present[at], at),
             )
             rows.append(sorted(order[:count]))
         return torch.tensor(rows)

@@ -158,7 +158,12 @@ class Cores:
             self._match(node, each, value, bound, shared)
             laid.append(value)
         heads = bound.get(Size.HEADS, _Bound(constant(1), node_of(node))).dim
-        for one, value in shared:
+        for one, value in shared[1:]:
+            if self._known(one) != self._known(shared[0][0]):
+                labels = (Label(shared[0][1].span, str(written(shared[0][1]).type)),) if shared[0][1].span else ()
+                message = f"what belongs to keys of `{node.name.text}` has {shared[0][0]} heads here and {one} there"
+                fail("E404", message, value.span, str(written(value).type), *labels)
+        for one, value in shared[:1]:
             ratio = heads.over(one)
             if ratio is None or not ratio.is_whole:
                 self.expressions.divisions.append(Divides(heads, one, value.span or node.span))

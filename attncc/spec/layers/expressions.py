@@ -8,7 +8,7 @@ from dataclasses import replace
 from attncc.diagnostics import Label, Span
 from attncc.spec.functions import FUNCTIONS
 from attncc.spec.layers.algebra import choose, describe, elementwise, length, matmul, number
-from attncc.spec.layers.dims import RUN_TIME, Dim, blocks, constant, symbol
+from attncc.spec.layers.dims import RUN_TIME, Dim, blocks, constant, least, symbol
 from attncc.spec.layers.findings import fail
 from attncc.spec.layers.model import NUMBER, Divides, Node, Op
 from attncc.spec.layers.numbers import NUMBER_FUNCTIONS
@@ -177,6 +177,11 @@ class Expressions:
             case tree.Call(name=tree.Identifier(text="ceil"), arguments=(tree.Binary(operator="/") as quotient,)):
                 a, b = self.dim(quotient.left, scope), self.dim(quotient.right, scope)
                 return None if a is None or b is None else blocks(a, b)
+            case tree.Call(name=tree.Identifier(text="min"), arguments=(tree.Reference(name=name), most)) if (
+                name in RUN_TIME and name not in scope and not isinstance(most, tree.NamedArgument)
+            ):
+                count = self.dim(most, scope)
+                return None if count is None or count.symbols & set(RUN_TIME) else least(symbol(name), count)
         return None
 
     # --- calls ------------------------------------------------------------------------------------------------
@@ -267,19 +272,25 @@ class Expressions:
         names = {each.name.text for each in word.parameters}
         for name in given.keys() - names:
             fail("E206", f"`{word.name.text}` has no argument `{name}`", node.span)
-        for parameter in word.parameters:
-            if parameter.name.text not in given:
-                if parameter.default is None:
-                    label = Label(word.name.span, "defined here")
-                    fail("E206", f"`{word.name.text}` lacks `{parameter.name.text}`", node.span, "", label)
-                given[parameter.name.text] = self.value(parameter.default, given)
-        for parameter in word.parameters:
-            name = parameter.name.text
+        left = [each for each in word.parameters if each.name.text not in given]
+        readers = [word.body, *(each.default for each in left if each.default is not None)]
+
+        def once(name: str) -> None:
+            """What is read more than once gets a name, and is computed once."""
             value = given[name]
             if value is None or value.type.is_number or value.op is Op.NAME:
-                continue
-            if _count(word.body, name) > 1:
+                return
+            if sum(_count(each, name) for each in readers) > 1:
                 given[name] = self.bind(f"{word.name.text}_{name}", value)
+
+        for name in list(given):
+            once(name)
+        for parameter in left:
+            if parameter.default is None:
+                label = Label(word.name.span, "defined here")
+                fail("E206", f"`{word.name.text}` lacks `{parameter.name.text}`", node.span, "", label)
+            given[parameter.name.text] = self.value(parameter.default, given)
+            once(parameter.name.text)
         return replace(self.value(word.body, given), span=node.span)
 
 
