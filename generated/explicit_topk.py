@@ -19,7 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-
 # How the kernels follow from the spec:
 # - once-a-token: what one token or one distance determines alone is computed once for it, not
 #   once for each pair.

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from attncc.emit.finish import finish
 from attncc.emit.functional import choice_words
 from attncc.emit.header import derivation, docstring, header
-from attncc.emit.module import emit_core, render
+from attncc.emit.imports import with_imports
+from attncc.emit.module import emit_core
 from attncc.emit.prologue.arguments import Arguments, declared
 from attncc.emit.prologue.derive import CombinedOutputs
+from attncc.emit.render import render
 from attncc.emit.torch_form.library import library
 from attncc.emit.units import Unit, laid_out, renamed, shared, units_of
 from attncc.plan.decoder import Decoder, decoders_of
@@ -75,10 +77,7 @@ def _emit_branches(mixture: Mixture) -> str:
     values = _values(mixture, arguments, combined.outputs, called, None if isinstance(decoders, str) else decoders)
     values |= {"sections": "\n\n\n".join(sections), "helpers": laid_out(helpers), "function": function}
     values["checks"] = arguments.checks_of(left)
-    values["pieces"] = any("Callable" in section for section in sections)
-    values["needs_bisect"] = any("bisect." in section for section in sections)
-    values["needs_math"] = any("math." in section for section in sections)
-    return finish(render("combined.py.jinja", values))
+    return finish(with_imports(header(mixture.spec, mixture.branches), render("combined.py.jinja", values)))
 
 
 def _private(units: Sequence[Unit], called: str) -> list[Unit]:
@@ -143,7 +142,6 @@ def _values(
         "signature": ", ".join(f"{each.name}: Tensor" for each in spec.data),
         "forms": not with_length,
         "spec": spec,
-        "header": header(spec, mixture.branches),
         "docstring": docstring(spec),
         "data": [each.name for each in spec.data],
         "declared_data": list(map(declared, spec.data)),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
-from importlib import resources
-
-import jinja2
-
 from attncc.emit.chosen import with_numbers
 from attncc.emit.finish import finish
 from attncc.emit.functional import FunctionalForm
 from attncc.emit.header import derivation, digest, docstring, header
+from attncc.emit.imports import with_imports
 from attncc.emit.operands import Operands
+from attncc.emit.render import render
 from attncc.emit.torch_form.collapse import collapse_of
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.library import library
@@ -31,34 +27,12 @@ def emit_core(plan: Plan, branch: str = "", *, decodes: bool = True) -> str:
         branch: the name of the branch that the plan is for, which its operators bear.
         decodes: whether the module decodes where the plan can.
     """
-    text = finish(render("module.py.jinja", _values(plan, branch, decodes=decodes)))
+    text = render("module.py.jinja", _values(plan, branch, decodes=decodes))
     for name, numbers in plan.chosen:
         values = _values(numbers, branch, decodes=False)
         values |= {"numbers_alone": True, "weights_data": values["data"], "weights_arguments": values["data"]}
-        text = finish(with_numbers(text, name, finish(render("module.py.jinja", values))))
-    return text
-
-
-def render(template: str, values: Mapping[str, object]) -> str:
-    """A template with its values put in."""
-    return _environment().get_template(template).render(values)
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    """Where templates come from; it keeps those that it has read."""
-    return jinja2.Environment(
-        loader=jinja2.FunctionLoader(_template),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-
-
-def _template(name: str) -> str:
-    return resources.files("attncc.emit").joinpath("templates", name).read_text(encoding="utf-8")
+        text = with_numbers(finish(text), name, finish(render("module.py.jinja", values)))
+    return finish(with_imports(header(plan.spec, (("", plan),)), text))
 
 
 def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
@@ -91,22 +65,18 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
         | ({"_table"} if "_table(" in launchers + parts.numbers else set())
     )
     helpers = library(frozenset(used))
-    states = collapse.text if collapse is not None else ""
-    body = "".join((parts.pattern, parts.numbers, parts.slabs, parts.plain, launchers, states, prologue, helpers))
     return {
         **passes,
         **interface,
         "numbers_alone": False,
         "torch_alone": torch_alone,
         "spec": spec,
-        "header": header(spec, (("", plan),)),
         "derivation": derivation(plan.steps),
         "docstring": docstring(spec),
         "collapse": collapse,
         "lists": lists,
         "slabs_by": "(_slabs_with_runs if by_states else _slabs)" if collapse is not None else "_slabs",
         "by_states": ", by_states" if collapse is not None else "",
-        "needs_math": "math." in body or "math." in triton_text,
         "parts": parts,
         "slabs": plan.slabs,
         "triton_text": triton_text,

@@ -29,7 +29,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 # --- the core `largest_scores` --------------------------------------------------------------------
 # How the kernels follow from the spec:

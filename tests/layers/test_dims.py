@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attncc.spec.layers.dims import blocks, constant, sequence_of, symbol
+from attncc.spec.layers.dims import Ceil, Least, blocks, constant, least, sequence_of, symbol
 
 n, m, dim, heads = (symbol(name) for name in ("n", "m", "dim", "heads"))
 
@@ -35,7 +35,16 @@ def test_blocks_of_a_sequence_are_rounded_up() -> None:
 
 
 def test_which_axes_hold_the_tokens_of_a_sequence() -> None:
-    assert sequence_of(n) == ("n", constant(1))
-    assert sequence_of(blocks(m, constant(8))) == ("m", constant(8))
-    assert sequence_of(blocks(blocks(n, constant(4)), dim)) == ("n", constant(4) * dim)
-    assert sequence_of(n + constant(1)) is None and sequence_of(dim) is None
+    assert sequence_of(n) == "n"
+    assert sequence_of(blocks(m, constant(8))) == Ceil(m, constant(8))
+    few = least(blocks(n, constant(4)), dim)
+    assert sequence_of(blocks(few, constant(2))) == Ceil(few, constant(2))
+    assert sequence_of(few) == Least(blocks(n, constant(4)), dim)
+    assert sequence_of(n + constant(1)) is None and sequence_of(dim) is None and sequence_of(least(dim, n)) is None
+
+
+def test_some_of_a_sequence_are_all_where_there_are_fewer() -> None:
+    few = least(n, heads)
+    assert str(few) == "min(n, heads)" and few.symbols == {"n", "heads"}
+    assert [few.length({"n": size, "heads": 4}) for size in (3, 4, 9)] == [3, 4, 4]
+    assert few.text(lambda name: f"self.{name}", python=True) == "min(self.n, self.heads)"

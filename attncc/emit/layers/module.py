@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from attncc.emit.combined import emit, heading
 from attncc.emit.finish import finish
 from attncc.emit.header import derivation
+from attncc.emit.imports import with_imports
 from attncc.emit.layers.expressions import Printer
 from attncc.emit.layers.library import library
 from attncc.emit.layers.made import Constructor
 from attncc.emit.layers.sections import Section, sections, weights_name
-from attncc.emit.module import render
+from attncc.emit.render import render
 from attncc.emit.units import laid_out
 from attncc.emit.writer import fill
 from attncc.plan.decoder import decoder_of, decoders_of
@@ -46,7 +47,6 @@ def emit_layer(plan: LayerPlan) -> str:
     resets = own.resets()
     helpers = library(body.printer.helpers | ({"_uniform"} if "_uniform(" in "".join(resets) else set()))
     values: dict[str, object] = {
-        "header": layer_header(plan),
         "derivation": derivation(plan.steps) if plan.steps else "",
         "sections": "\n\n\n".join(_section_text(each, plan) for each in made),
         "helpers": helpers,
@@ -72,29 +72,12 @@ def emit_layer(plan: LayerPlan) -> str:
         "token_count": "" if plan.decoding else body.size_of("n"),
         "reads_start": "start" in "".join(body.lines),
     }
-    text = render("layer.py.jinja", values)
-    values_again = {"needs": _needed(text)}
-    return finish(render("layer_imports.py.jinja", values_again | {"header": values["header"], "body": text}))
+    return finish(with_imports(layer_header(plan), render("layer.py.jinja", values)))
 
 
 def camel_case(name: str) -> str:
     """`gated_attention_unit` → `GatedAttentionUnit`"""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
-
-
-def _needed(text: str) -> dict[str, bool]:
-    """Which modules and names the text reads."""
-    return {
-        "bisect": "bisect." in text,
-        "dataclasses": "dataclasses." in text,
-        "functools": "functools." in text,
-        "math": "math." in text,
-        "callable": "Callable" in text,
-        "named_tuple": "NamedTuple" in text,
-        "triton": "@triton.jit" in text,
-        "checkpoint": "checkpoint(" in text,
-        "functional": "functional." in text,
-    }
 
 
 def _section_text(section: Section, plan: LayerPlan) -> str:

@@ -144,15 +144,6 @@ def sequence_of(dim: Dim) -> Atom | None:
     return None
 
 
-def run_time_of(atom: Atom) -> str:
-    """The run-time length whose tokens it is made of."""
-    while not isinstance(atom, str):
-        inner = sequence_of(atom.of)
-        assert inner is not None
-        atom = inner
-    return atom
-
-
 def _names(dim: Dim) -> Iterator[str]:
     for powers, _ in dim.terms:
         for atom, _ in powers:
