@@ -1,7 +1,7 @@
-# time_window: made by attncc 0.1.0 from time_window.attn (sha256 b2145fb6f36a4909). Do not edit.
+# time_window: made by attncc 0.1.0 from time_window.attn (sha256 8f70ab6ef4733217). Do not edit.
 # Rebuild: attncc build time_window.attn -D span=60.0
 #
-#     # Events that came at most `span` before the query's own, in time and not in number (events need not come evenly).
+#     # Events that came at most `span` before the query's own, in time and not in number; they need not come evenly.
 #     attention time_window(span = 60.0) {
 #       require span >= 0
 #       input t[B, m]: real ascending
@@ -1580,7 +1580,7 @@ def _each_vmap(function, info, in_dims, args):
 
 
 # Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
-_OPERATOR = "time_window_7466886f"
+_OPERATOR = "time_window_cad3b604"
 _library = torch.library.Library("attncc", "FRAGMENT")
 
 
@@ -1768,8 +1768,8 @@ def attention(
     return_lse: bool = False,
     form: str | None = None,
 ):
-    """Events that came at most `span` before the query's own, in time and not in number (events
-    need not come evenly).
+    """Events that came at most `span` before the query's own, in time and not in number; they need
+    not come evenly.
 
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.

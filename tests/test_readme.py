@@ -102,6 +102,11 @@ def test_an_output_is_printed(command: str, block: str) -> None:
     assert block.strip() in attncc(*shlex.split(command)[1:])
 
 
+@pytest.mark.parametrize(("command", "block"), re.findall(r"^<!-- table: (.*?) -->\n((?:\|.*\n)+)", README, re.M))
+def test_a_table_is_printed(command: str, block: str) -> None:
+    assert attncc(*shlex.split(command)[1:]) == block
+
+
 @pytest.mark.parametrize(("spec", "block"), marked("error"))
 def test_an_error_is_reported(spec: str, block: str) -> None:
     with pytest.raises(AttnError) as caught:

@@ -19,7 +19,8 @@ from attncc.diagnostics import AttnError, Diagnostic
     "attncc list",
     "attncc list my/specs --json",
 )
-def list_specs(screen: Screen, folder: str) -> int:
+@click.option("--markdown", is_flag=True, help="Print a table of what each relates, weighs, and runs as.")
+def list_specs(screen: Screen, folder: str, *, markdown: bool) -> int:
     """The command's body; its help is made above."""
     from attncc.compiler import load_any
 
@@ -34,6 +35,12 @@ def list_specs(screen: Screen, folder: str) -> int:
             specs.append(load_any(source))
         except AttnError as error:
             faults += error.diagnostics
+    if markdown:
+        from attncc.cli.systems import systems_table
+
+        screen.data(systems_table(specs).rstrip("\n"))
+        screen.diagnostics(faults)
+        return code_of(faults)
     if screen.is_json:
         found = [
             {

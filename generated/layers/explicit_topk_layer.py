@@ -1,4 +1,4 @@
-# explicit_topk_layer: made by attncc 0.1.0 from explicit_topk_layer.attn (sha256 8eadac99ed075e48). Do not edit.
+# explicit_topk_layer: made by attncc 0.1.0 from explicit_topk_layer.attn (sha256 10ad7ed3f81d1066). Do not edit.
 # Rebuild: attncc build explicit_topk_layer.attn
 #
 #     # Softmax over the keys with the largest scores alone.
@@ -12,7 +12,8 @@
 #     layer explicit_topk_layer(dim, h = 8, keys = 8) {
 #       input x[n, dim]
 #       param Wq[dim, dim], Wk[dim, dim], Wv[dim, dim], Wo[dim, dim], bo[dim]
-#       out = merge(attend largest_scores(heads(x @ Wq, h), heads(x @ Wk, h), heads(x @ Wv, h), keys = keys)) @ Wo + bo
+#       out =
+#         merge(attend largest_scores(heads(x @ Wq, h), heads(x @ Wk, h), heads(x @ Wv, h), keys = keys)) @ Wo + bo
 #     }
 #
 # Plan of `largest_scores`: a tile of rows first … last visits all keys.
@@ -903,7 +904,7 @@ def _each_vmap(function, info, in_dims, args):
 
 
 # Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
-_OPERATOR = "largest_scores_708acaf1"
+_OPERATOR = "largest_scores_c924fa0c"
 
 
 _library = torch.library.Library("attncc", "FRAGMENT")

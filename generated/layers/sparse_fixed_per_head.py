@@ -1,27 +1,36 @@
-# sparse_fixed_per_head: made by attncc 0.1.0 from sparse_fixed_per_head.attn (sha256 8226847fba57bb4a). Do not edit.
+# sparse_fixed_per_head: made by attncc 0.1.0 from sparse_fixed_per_head.attn (sha256 459e42d8db4832f3). Do not edit.
 # Rebuild: attncc build sparse_fixed_per_head.attn
 #
-#     # Every head sees the earlier tokens of its own block, and of earlier blocks one summary of several, by its number.
-#     attention fixed_by_head(l = 128, c = 8) {
-#       require l > 0, c > 0, c <= l, l % c == 0
-#       pattern = causal & (chunk(l) | j % l // c == l // c - 1 - h % (l // c))
+#     # The own block, and of every earlier one a part: the last for head 0, the one before it for head 1, and so on.
+#     attention fixed_by_head(l = 128, groups = 4) {
+#       require groups > 0, l > 0, l % groups == 0
+#       pattern = causal & (chunk(l) | j % l // (l // groups) == groups - 1 - h % groups)
 #     }
 #
 #     # Fixed Sparse Transformer whose heads take their summaries from different places (arXiv 1904.10509, section 4.3).
-#     layer sparse_fixed_per_head(dim, h = 8, l = 128, c = 8) {
+#     layer sparse_fixed_per_head(dim, h = 8, l = 128, groups = 4) {
 #       input x[n, dim]
 #       param Wq[dim, dim], Wk[dim, dim], Wv[dim, dim], Wo[dim, dim], bo[dim]
-#       out = merge(attend fixed_by_head(heads(x @ Wq, h), heads(x @ Wk, h), heads(x @ Wv, h), l = l, c = c)) @ Wo + bo
+#       q = heads(x @ Wq, h)
+#       k = heads(x @ Wk, h)
+#       out = merge(attend fixed_by_head(q, k, heads(x @ Wv, h), l = l, groups = groups)) @ Wo + bo
 #     }
 #
-# Plan of `fixed_by_head`: a tile of rows first … last visits keys up to last; without a mask:
-# keys 128 * (last // 128) … first.
+# Plan of `fixed_by_head`: heads where h % 4 == 0: a tile of rows first … last visits keys up to
+# last; without a mask: keys 128 * (last // 128) … first; heads where h % 4 == 1: a tile of rows
+# first … last visits keys up to last; without a mask: keys 128 * (last // 128) … first; and 2
+# more classes of heads. Calls with 512 keys or more run in 5 pieces: (1) heads where h % 4 == 0:
+# j <= i & j // 128 == i // 128, positions as they stand, visits keys 128 * (first // 128) … last;
+# (2) heads where h % 4 == 1: j <= i & j // 128 == i // 128, positions as they stand, visits keys
+# 128 * (first // 128) … last; (3) heads where h % 4 == 2: j <= i & j // 128 == i // 128,
+# positions as they stand, visits keys 128 * (first // 128) … last; ….
 # Cost of `fixed_by_head`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is
 # stored.
 # Decoder of `fixed_by_head`: keeps every key so far.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -38,6 +47,12 @@ except ImportError:  # the kernels need triton; everything else works without
 # - defer-division: sum_j (w_ij / N_i) v_j = (sum_j w_ij v_j) / N_i.
 # - common-peak: sum_j exp(s_ij) v_j / sum_j exp(s_ij) is unchanged when every s_ij is lowered by
 #   the same number of the row.
+# - split-heads: a pattern that is decided by the head alone is one constant pattern for each
+#   class of heads.
+# - split-union: P = A | B is A, and B without A; each has its own layout, and the sums of a row
+#   go on from one to the next.
+# - compact-keys: where all related keys lie on strips, these are taken as if they lay side by
+#   side.
 # - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
 #   to: the rest adds 0.
 # - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
@@ -55,21 +70,201 @@ class _Call(NamedTuple):
     m: int
     heads: int
     head: int | Tensor
+    residue: int = 0  # which class of rows a part has
 
 
 def _segments(first, last, call):
     """Intervals of positions that rows first … last touch, each with the part all of them see."""
+    if call.head % 4 == 0:
+        return (((-_FAR, last + 1), (128 * (last // 128), first + 1)),)
+    if call.head % 4 == 1:
+        return (((-_FAR, last + 1), (128 * (last // 128), first + 1)),)
+    if call.head % 4 == 2:
+        return (((-_FAR, last + 1), (128 * (last // 128), first + 1)),)
     return (((-_FAR, last + 1), (128 * (last // 128), first + 1)),)
 
 
 def _related(i, j, call):
-    """The pattern: j <= i & (i // 128 == j // 128 | j % 128 // 8 == 15 - h % 16)"""
-    return (j <= i) & ((i // 128 == j // 128) | (j % 128 // 8 == 15 - call.head % 16))
+    """The pattern: j <= i & (i // 128 == j // 128 | j % 128 // 32 == 3 - h % 4)"""
+    return (j <= i) & ((i // 128 == j // 128) | (j % 128 // 32 == 3 - call.head % 4))
+
+
+class _Strips(NamedTuple):
+    """The positions p with start <= p % period < start + width; coordinates count them."""
+
+    period: int = 1
+    width: int = 1
+    start: int = 0
+
+    def below(self, position):
+        """How many of the positions from 0 on lie before one."""
+        rest = position % self.period - self.start
+        return self.width * (position // self.period) + min(max(rest, 0), self.width)
+
+    def at(self, coordinate):
+        """The position at a coordinate."""
+        strip, rest = coordinate // self.width, coordinate % self.width
+        return self.period * strip + self.start + rest
+
+    def places(self, first, stop, origin, device):
+        """Where coordinates first … stop - 1 lie among tokens that begin at position `origin`."""
+        if self.width > 1 and self.width < self.period:
+            return self.at(torch.arange(first, stop, device=device)) - origin
+        if first == stop:
+            return slice(0, 0)
+        step = self.period // self.width
+        return slice(self.at(first) - origin, self.at(stop - 1) - origin + 1, step)
+
+
+class _Piece(NamedTuple):
+    """A part of the pattern that runs apart; `segments` and `related` read coordinates.
+
+    `layouts` has, for each class of rows, the strips of its rows and of its keys.
+    """
+
+    segments: Callable
+    related: Callable
+    layouts: tuple
+    shifts: bool  # whether pairs are related by their distance alone
+
+
+class _Part(NamedTuple):
+    """One class of rows of a piece, with its keys and where they lie."""
+
+    piece: _Piece
+    rows: _Strips
+    keys: _Strips
+    places: slice | Tensor
+    call: _Call
+    begins: bool  # whether no part of these rows came before
+    finishes: bool  # whether none follows
+
+
+_AS_THEY_STAND = ((_Strips(), _Strips()),)
+
+
+def _segments_1(first, last, call):
+    """Intervals of coordinates that rows first … last touch."""
+    if call.head % 4 == 0:
+        return (((128 * (first // 128), last + 1), (128 * (last // 128), first + 1)),)
+    if call.head % 4 == 1:
+        return (((128 * (first // 128), last + 1), (128 * (last // 128), first + 1)),)
+    if call.head % 4 == 2:
+        return (((128 * (first // 128), last + 1), (128 * (last // 128), first + 1)),)
+    return (((128 * (first // 128), last + 1), (128 * (last // 128), first + 1)),)
+
+
+def _related_1(i, j, call):
+    """The pattern."""
+    if call.head % 4 == 0:
+        return (j <= i) & (i // 128 <= j // 128)
+    if call.head % 4 == 1:
+        return (j <= i) & (i // 128 <= j // 128)
+    if call.head % 4 == 2:
+        return (j <= i) & (i // 128 <= j // 128)
+    return (j <= i) & (i // 128 <= j // 128)
+
+
+def _segments_2(first, last, call):
+    """Intervals of coordinates that rows first … last touch."""
+    return (((-_FAR, 32 * (last // 128)), (-_FAR, 32 * (first // 128))),)
+
+
+def _related_2(i, j, call):
+    """The pattern: j // 32 < i // 128"""
+    return j // 32 < i // 128
+
+
+def _segments_3(first, last, call):
+    """Intervals of coordinates that rows first … last touch."""
+    return (((-_FAR, 32 * (last // 128)), (-_FAR, 32 * (first // 128))),)
+
+
+def _related_3(i, j, call):
+    """The pattern: j // 32 < i // 128"""
+    return j // 32 < i // 128
+
+
+def _segments_4(first, last, call):
+    """Intervals of coordinates that rows first … last touch."""
+    return (((-_FAR, 32 * (last // 128)), (-_FAR, 32 * (first // 128))),)
+
+
+def _related_4(i, j, call):
+    """The pattern: j // 32 < i // 128"""
+    return j // 32 < i // 128
+
+
+def _segments_5(first, last, call):
+    """Intervals of coordinates that rows first … last touch."""
+    return (((-_FAR, 32 * (last // 128)), (-_FAR, 32 * (first // 128))),)
+
+
+def _related_5(i, j, call):
+    """The pattern: j // 32 < i // 128"""
+    return j // 32 < i // 128
+
+
+_CLASSES_2 = (((_Strips(), _Strips(128, 32, 96)),),)
+
+
+_CLASSES_3 = (((_Strips(), _Strips(128, 32, 64)),),)
+
+
+_CLASSES_4 = (((_Strips(), _Strips(128, 32, 32)),),)
+
+
+_CLASSES_5 = (((_Strips(), _Strips(128, 32, 0)),),)
+
+
+_LEAST_KEYS = 512  # shorter calls take the pattern as a whole, as costs less
+
+
+def _pieces(call):
+    """The pieces that a call takes."""
+    if call.m < _LEAST_KEYS:
+        return (_Piece(_segments, _related, _AS_THEY_STAND, False),)
+    if call.head % 4 == 0:
+        return (
+            _Piece(_segments_1, _related_1, _AS_THEY_STAND, False),
+            _Piece(_segments_2, _related_2, _CLASSES_2[0], False),
+        )
+    if call.head % 4 == 1:
+        return (
+            _Piece(_segments_1, _related_1, _AS_THEY_STAND, False),
+            _Piece(_segments_3, _related_3, _CLASSES_3[0], False),
+        )
+    if call.head % 4 == 2:
+        return (
+            _Piece(_segments_1, _related_1, _AS_THEY_STAND, False),
+            _Piece(_segments_4, _related_4, _CLASSES_4[0], False),
+        )
+    return (
+        _Piece(_segments_1, _related_1, _AS_THEY_STAND, False),
+        _Piece(_segments_5, _related_5, _CLASSES_5[0], False),
+    )
+
+
+def _parts(call, k_start, device):
+    """What runs apart, one after the other, for the heads of a call."""
+    pieces = _pieces(call)
+    for piece in pieces:
+        for residue, (rows, keys) in enumerate(piece.layouts):
+            low, high = keys.below(k_start), keys.below(k_start + call.m)
+            places = keys.places(low, high, k_start, device)
+            own = call._replace(residue=residue)
+            yield _Part(piece, rows, keys, places, own, piece is pieces[0], piece is pieces[-1])
 
 
 def _head_groups(heads, n, m):
     """Lists of heads whose ranges are the same."""
-    return [[head] for head in range(heads)]
+    groups = {}
+    for head in range(heads):
+        call = _Call(n, m, heads, head)
+        groups.setdefault(
+            (call.head % 4 == 0, call.head % 4 == 1, call.head % 4 == 2, call.head % 4 == 3), []
+        ).append(head)
+    return list(groups.values())
 
 
 def _numbers(q, k, v, scale, kv_lengths):
@@ -130,6 +325,29 @@ if triton is not None:
         )
 
     @triton.jit
+    def _load_spaced(start, step, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+        """[LANES] numbers, one every `step`; what is not visible reads as `other`."""
+        pointers = start + tl.arange(0, LANES) * step
+        if MASKED:
+            numbers = tl.load(pointers, mask=visible, other=other)
+        else:
+            numbers = tl.load(pointers)
+        return numbers
+
+    @triton.jit
+    def _store_spaced(start, stride, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                      BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile, one every `stride` numbers."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+    @triton.jit
     def _modulo(a, b):
         """The remainder of a // b rounded down, for b > 0: never negative."""
         return ((a % b) + b) % b
@@ -169,7 +387,7 @@ if triton is not None:
                 (j[None, :] <= i[:, None])
                 & (
                     (_floor_divide(i[:, None], 128) == _floor_divide(j[None, :], 128))
-                    | (_floor_divide(_modulo(j[None, :], 128), 8) == 15 - _modulo(head, 16))
+                    | (_floor_divide(_modulo(j[None, :], 128), 32) == 3 - _modulo(head, 4))
                 )
                 & visible[None, :]
             )
@@ -281,7 +499,7 @@ if triton is not None:
         if MASKED:
             related = (j[:, None] <= i[None, :]) & (
                 (_floor_divide(i[None, :], 128) == _floor_divide(j[:, None], 128))
-                | (_floor_divide(_modulo(j[:, None], 128), 8) == 15 - _modulo(head, 16))
+                | (_floor_divide(_modulo(j[:, None], 128), 32) == 3 - _modulo(head, 4))
             )
         d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
         d_share = _dot(v, tl.trans(d_out), None, PRECISION)
@@ -334,14 +552,6 @@ if triton is not None:
         first = k_start + column
         last = first + tl.minimum(BLOCK_N, keys - column) - 1
         in_rows = tl.where(column < keys, n, 0)
-        low = tl.maximum(first - q_start, 0)
-        high = in_rows
-        t0 = low // BLOCK_M
-        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
-        full_low = tl.maximum(last - q_start, 0)
-        full_high = tl.minimum(128 * _floor_divide(first, 128) + 128 - q_start, in_rows)
-        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
-        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
 
         dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
         dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
@@ -357,6 +567,14 @@ if triton is not None:
                 + tl.cast(head, tl.int64) * d_out_strides[1]
             )
             statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            low = tl.maximum(first - q_start, 0)
+            high = in_rows
+            t0 = low // BLOCK_M
+            t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+            full_low = tl.maximum(last - q_start, 0)
+            full_high = tl.minimum(128 * _floor_divide(first, 128) + 128 - q_start, in_rows)
+            f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+            f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
             for step in range(0, f0 - t0 + t1 - f1):
                 tile = t0 + step
                 tile = tl.where(tile < f0, tile, tile + (f1 - f0))
@@ -413,7 +631,7 @@ if triton is not None:
                 (j[None, :] <= i[:, None])
                 & (
                     (_floor_divide(i[:, None], 128) == _floor_divide(j[None, :], 128))
-                    | (_floor_divide(_modulo(j[None, :], 128), 8) == 15 - _modulo(head, 16))
+                    | (_floor_divide(_modulo(j[None, :], 128), 32) == 3 - _modulo(head, 4))
                 )
                 & visible[None, :]
             )
@@ -506,6 +724,2259 @@ if triton is not None:
 
         dq = dq_total * d_dot_factor
         _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit
+    def _forward_tile_1(
+        peak, rows, total, q,
+        k_ptr, v_ptr, k_stride, v_stride,
+        i, column, k_start, low, high, head, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (
+                (
+                    (head % 4 == 0)
+                    & (
+                        (j[None, :] <= i[:, None])
+                        & (_floor_divide(i[:, None], 128) <= _floor_divide(j[None, :], 128))
+                    )
+                )
+                | (
+                    (head % 4 != 0)
+                    & (
+                        (
+                            (_modulo(head, 4) == 1)
+                            & (
+                                (j[None, :] <= i[:, None])
+                                & (_floor_divide(i[:, None], 128) <= _floor_divide(j[None, :], 128))
+                            )
+                        )
+                        | (
+                            (_modulo(head, 4) != 1)
+                            & (
+                                (
+                                    (_modulo(head, 4) == 2)
+                                    & (
+                                        (j[None, :] <= i[:, None])
+                                        & (
+                                            _floor_divide(i[:, None], 128)
+                                            <= _floor_divide(j[None, :], 128)
+                                        )
+                                    )
+                                )
+                                | (
+                                    (_modulo(head, 4) != 2)
+                                    & (
+                                        (j[None, :] <= i[:, None])
+                                        & (
+                                            _floor_divide(i[:, None], 128)
+                                            <= _floor_divide(j[None, :], 128)
+                                        )
+                                    )
+                                )
+                            )
+                        )
+                    )
+                )
+            ) & visible[None, :]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _forward_kernel_1(
+        q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr,
+        total_state_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        i = q_start + row_lanes
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = tl.maximum(128 * _floor_divide(first, 128) - k_start, 0)
+        high = tl.minimum(last + 1 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = tl.maximum(128 * _floor_divide(last, 128) - k_start, 0)
+        full_high = tl.minimum(first + 1 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        peak = tl.full([BLOCK_M], -3.4028234663852886e38, tl.float32)
+        rows = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            peak, rows, total = _forward_tile_1(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high, head, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            peak, rows, total = _forward_tile_1(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high, head, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        tl.store(peak_state_ptr + first_vector + tl.arange(0, BLOCK_M), peak, mask=visible)
+        tl.store(rows_state_ptr + first_vector + tl.arange(0, BLOCK_M), rows, mask=visible)
+        _store_tile(total_state_ptr + first_vector * E, visible, total, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile_1(
+        dv, dk_total, k, v,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, q_stride, d_out_stride,
+        j, row, q_start, n, head, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        i = q_start + row_lanes
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        if MASKED:
+            related = (
+                (head % 4 == 0)
+                & (
+                    (j[:, None] <= i[None, :])
+                    & (_floor_divide(i[None, :], 128) <= _floor_divide(j[:, None], 128))
+                )
+            ) | (
+                (head % 4 != 0)
+                & (
+                    (
+                        (_modulo(head, 4) == 1)
+                        & (
+                            (j[:, None] <= i[None, :])
+                            & (_floor_divide(i[None, :], 128) <= _floor_divide(j[:, None], 128))
+                        )
+                    )
+                    | (
+                        (_modulo(head, 4) != 1)
+                        & (
+                            (
+                                (_modulo(head, 4) == 2)
+                                & (
+                                    (j[:, None] <= i[None, :])
+                                    & (
+                                        _floor_divide(i[None, :], 128)
+                                        <= _floor_divide(j[:, None], 128)
+                                    )
+                                )
+                            )
+                            | (
+                                (_modulo(head, 4) != 2)
+                                & (
+                                    (j[:, None] <= i[None, :])
+                                    & (
+                                        _floor_divide(i[None, :], 128)
+                                        <= _floor_divide(j[:, None], 128)
+                                    )
+                                )
+                            )
+                        )
+                    )
+                )
+            )
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_exponent.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_columns_kernel_1(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(column, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < keys
+        k = _load_tile(k_ptr, k_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        j = k_start + column_lanes
+
+        # Positions of the tile's first and last key; [low, high) are the rows that may see it.
+        first = k_start + column
+        last = first + tl.minimum(BLOCK_N, keys - column) - 1
+        in_rows = tl.where(column < keys, n, 0)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            low = tl.maximum(first - q_start, 0)
+            high = tl.minimum(128 * _floor_divide(last, 128) + 128 - q_start, in_rows)
+            t0 = low // BLOCK_M
+            t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+            full_low = tl.maximum(last - q_start, 0)
+            full_high = tl.minimum(128 * _floor_divide(first, 128) + 128 - q_start, in_rows)
+            f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+            f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, dk_total = _backward_columns_tile_1(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    q_strides[2], d_out_strides[2],
+                    j, tile * BLOCK_M, q_start, n, head, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dv, dk_total = _backward_columns_tile_1(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    q_strides[2], d_out_strides[2],
+                    j, tile * BLOCK_M, q_start, n, head, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        dk = tl.where(seen[:, None], dk, 0.0) + _load_tile(
+            dk_ptr + first_vector * D, D, column_lanes < m, BLOCK_N, D, BLOCK_D, True
+        )
+        _store_tile(dk_ptr + first_vector * D, column_lanes < m, dk, BLOCK_N, D, BLOCK_D)
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E, E, column_lanes < m, BLOCK_N, E, BLOCK_E, True
+        )
+        _store_tile(dv_ptr + first_vector * E, column_lanes < m, dv, BLOCK_N, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_rows_tile_1(
+        dq_total, q, d_out, delta, lse_2,
+        k_ptr, v_ptr, k_stride, v_stride,
+        i, column, k_start, low, high, head, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (
+                (
+                    (head % 4 == 0)
+                    & (
+                        (j[None, :] <= i[:, None])
+                        & (_floor_divide(i[:, None], 128) <= _floor_divide(j[None, :], 128))
+                    )
+                )
+                | (
+                    (head % 4 != 0)
+                    & (
+                        (
+                            (_modulo(head, 4) == 1)
+                            & (
+                                (j[None, :] <= i[:, None])
+                                & (_floor_divide(i[:, None], 128) <= _floor_divide(j[None, :], 128))
+                            )
+                        )
+                        | (
+                            (_modulo(head, 4) != 1)
+                            & (
+                                (
+                                    (_modulo(head, 4) == 2)
+                                    & (
+                                        (j[None, :] <= i[:, None])
+                                        & (
+                                            _floor_divide(i[:, None], 128)
+                                            <= _floor_divide(j[None, :], 128)
+                                        )
+                                    )
+                                )
+                                | (
+                                    (_modulo(head, 4) != 2)
+                                    & (
+                                        (j[None, :] <= i[:, None])
+                                        & (
+                                            _floor_divide(i[:, None], 128)
+                                            <= _floor_divide(j[None, :], 128)
+                                        )
+                                    )
+                                )
+                            )
+                        )
+                    )
+                )
+            ) & visible[None, :]
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        dq_total = _dot(d_exponent.to(k.dtype), k, dq_total, PRECISION)
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel_1(
+        q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        q_strides, d_out_strides, k_strides, v_strides,
+        n, m, k_start, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        i = q_start + row_lanes
+        lse_2 = 1.4426950408889634 * lse
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = tl.maximum(128 * _floor_divide(first, 128) - k_start, 0)
+        high = tl.minimum(last + 1 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = tl.maximum(128 * _floor_divide(last, 128) - k_start, 0)
+        full_high = tl.minimum(first + 1 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            dq_total = _backward_rows_tile_1(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high, head, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            dq_total = _backward_rows_tile_1(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high, head, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        dq = dq_total * d_dot_factor
+        dq = dq + _load_tile(dq_ptr + first_vector * D, D, visible, BLOCK_M, D, BLOCK_D, True)
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit
+    def _forward_tile_2(
+        peak, rows, total, q,
+        k_ptr, v_ptr, k_stride, v_stride,
+        x, column, key_origin, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        y = key_origin + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (_floor_divide(y[None, :], 32) < _floor_divide(x[:, None], 128)) & visible[
+                None, :
+            ]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _forward_kernel_2(
+        q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr,
+        total_state_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, classes, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        row = tl.program_id(0) // classes * BLOCK_M  # first row of the tile in its class
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        part = tl.where(head % 4 == 0, 0, 1)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.where(row < row_count, tl.load(spot + 7), 0)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row_place + row * row_step, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        k_ptr += tl.cast(key_place, tl.int64) * k_strides[2]
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        v_ptr += tl.cast(key_place, tl.int64) * v_strides[2]
+        q_stride = q_strides[2] * row_step
+        k_stride = k_strides[2] * key_step
+        k_step = tl.cast(k_stride, tl.int64) * BLOCK_N
+        v_stride = v_strides[2] * key_step
+        v_step = tl.cast(v_stride, tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row_place + row * row_step
+
+        visible = row_lanes < row_count
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, True)
+        x = row_origin + row_lanes
+
+        # Coordinates of the tile's first and last row; [low, high) are the keys that it may see.
+        first = row_origin + row
+        last = first + tl.minimum(BLOCK_M, row_count - row) - 1
+        low = 0
+        high = tl.where(
+            head % 4 == 0, tl.minimum(32 * _floor_divide(last, 128) - key_origin, key_count), 0
+        )
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.where(
+            head % 4 == 0, tl.minimum(32 * _floor_divide(first, 128) - key_origin, key_count), 0
+        )
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        peak = _load_spaced(peak_state_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        rows = _load_spaced(rows_state_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        total = _load_tile(
+            total_state_ptr + first_vector * E, E * row_step, visible, BLOCK_M, E, BLOCK_E, True
+        )
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            peak, rows, total = _forward_tile_2(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            peak, rows, total = _forward_tile_2(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_spaced(out_ptr + first_vector * E, E * row_step, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M) * row_step, lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_spaced(
+                residual_ptr + first_vector * E,
+                E * row_step,
+                visible,
+                residual,
+                BLOCK_M,
+                E,
+                BLOCK_E,
+            )
+
+    @triton.jit
+    def _backward_columns_tile_2(
+        dv, dk_total, k, v,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, q_stride, d_out_stride,
+        y, row, row_step, row_origin, row_count, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < row_count
+        x = row_origin + row_lanes
+        lse = _load_spaced(lse_ptr, row_step, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        if MASKED:
+            related = _floor_divide(y[:, None], 32) < _floor_divide(x[None, :], 128)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_spaced(delta_ptr, row_step, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_exponent.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_columns_kernel_2(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, classes, part, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        column = tl.program_id(0) // classes * BLOCK_N  # first key of the tile in its class
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.load(spot + 7)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(key_place + column * key_step, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(key_place + column * key_step, tl.int64) * v_strides[2]
+        q_ptr += tl.cast(row_place, tl.int64) * q_strides[2]
+        d_out_ptr += tl.cast(row_place, tl.int64) * d_out_strides[2]
+        k_stride = k_strides[2] * key_step
+        v_stride = v_strides[2] * key_step
+        q_stride = q_strides[2] * row_step
+        q_step = tl.cast(q_stride, tl.int64) * BLOCK_M
+        d_out_stride = d_out_strides[2] * row_step
+        d_out_step = tl.cast(d_out_stride, tl.int64) * BLOCK_M
+        first_vector = (
+            (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + key_place + column * key_step
+        )
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < key_count
+        k = _load_tile(k_ptr, k_stride, seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_stride, seen, BLOCK_N, E, BLOCK_E, True)
+        y = key_origin + column_lanes
+
+        # Coordinates of the tile's first and last key; [low, high) are the rows that may see it.
+        first = key_origin + column
+        last = first + tl.minimum(BLOCK_N, key_count - column) - 1
+        in_rows = tl.where(column < key_count, row_count, 0)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            in_rows = tl.where(
+                (column < key_count) & (tl.where(head % 4 == 0, 0, 1) == part), row_count, 0
+            )
+            low = tl.where(
+                head % 4 == 0, tl.maximum(128 * _floor_divide(first, 32) + 128 - row_origin, 0), 0
+            )
+            high = tl.where(head % 4 == 0, in_rows, 0)
+            t0 = low // BLOCK_M
+            t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+            full_low = tl.where(
+                head % 4 == 0, tl.maximum(128 * _floor_divide(last, 32) + 128 - row_origin, 0), 0
+            )
+            full_high = tl.where(head % 4 == 0, in_rows, 0)
+            f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+            f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, dk_total = _backward_columns_tile_2(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + row_place + (tile * BLOCK_M) * row_step,
+                    delta_ptr + statistics + row_place + (tile * BLOCK_M) * row_step, q_stride,
+                    d_out_stride,
+                    y, tile * BLOCK_M, row_step, row_origin, row_count, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dv, dk_total = _backward_columns_tile_2(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + row_place + (tile * BLOCK_M) * row_step,
+                    delta_ptr + statistics + row_place + (tile * BLOCK_M) * row_step, q_stride,
+                    d_out_stride,
+                    y, tile * BLOCK_M, row_step, row_origin, row_count, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        dk = tl.where(seen[:, None], dk, 0.0) + _load_tile(
+            dk_ptr + first_vector * D,
+            D * key_step,
+            column_lanes < key_count,
+            BLOCK_N,
+            D,
+            BLOCK_D,
+            True,
+        )
+        _store_spaced(
+            dk_ptr + first_vector * D,
+            D * key_step,
+            column_lanes < key_count,
+            dk,
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E,
+            E * key_step,
+            column_lanes < key_count,
+            BLOCK_N,
+            E,
+            BLOCK_E,
+            True,
+        )
+        _store_spaced(
+            dv_ptr + first_vector * E,
+            E * key_step,
+            column_lanes < key_count,
+            dv,
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile_2(
+        dq_total, q, d_out, delta, lse_2,
+        k_ptr, v_ptr, k_stride, v_stride,
+        x, column, key_origin, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        y = key_origin + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (_floor_divide(y[None, :], 32) < _floor_divide(x[:, None], 128)) & visible[
+                None, :
+            ]
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        dq_total = _dot(d_exponent.to(k.dtype), k, dq_total, PRECISION)
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel_2(
+        q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        q_strides, d_out_strides, k_strides, v_strides,
+        n, m, k_start, classes, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        row = tl.program_id(0) // classes * BLOCK_M  # first row of the tile in its class
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        part = tl.where(head % 4 == 0, 0, 1)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.where(row < row_count, tl.load(spot + 7), 0)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row_place + row * row_step, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row_place + row * row_step, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        k_ptr += tl.cast(key_place, tl.int64) * k_strides[2]
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        v_ptr += tl.cast(key_place, tl.int64) * v_strides[2]
+        q_stride = q_strides[2] * row_step
+        d_out_stride = d_out_strides[2] * row_step
+        k_stride = k_strides[2] * key_step
+        k_step = tl.cast(k_stride, tl.int64) * BLOCK_N
+        v_stride = v_strides[2] * key_step
+        v_step = tl.cast(v_stride, tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row_place + row * row_step
+
+        visible = row_lanes < row_count
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_spaced(lse_ptr + first_vector, row_step, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_spaced(delta_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        x = row_origin + row_lanes
+        lse_2 = 1.4426950408889634 * lse
+
+        # Coordinates of the tile's first and last row; [low, high) are the keys that it may see.
+        first = row_origin + row
+        last = first + tl.minimum(BLOCK_M, row_count - row) - 1
+        low = 0
+        high = tl.where(
+            head % 4 == 0, tl.minimum(32 * _floor_divide(last, 128) - key_origin, key_count), 0
+        )
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.where(
+            head % 4 == 0, tl.minimum(32 * _floor_divide(first, 128) - key_origin, key_count), 0
+        )
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            dq_total = _backward_rows_tile_2(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            dq_total = _backward_rows_tile_2(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        dq = dq_total * d_dot_factor
+        dq = dq + _load_tile(
+            dq_ptr + first_vector * D, D * row_step, visible, BLOCK_M, D, BLOCK_D, True
+        )
+        _store_spaced(dq_ptr + first_vector * D, D * row_step, visible, dq, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit
+    def _forward_tile_3(
+        peak, rows, total, q,
+        k_ptr, v_ptr, k_stride, v_stride,
+        x, column, key_origin, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        y = key_origin + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (_floor_divide(y[None, :], 32) < _floor_divide(x[:, None], 128)) & visible[
+                None, :
+            ]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _forward_kernel_3(
+        q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr,
+        total_state_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, classes, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        row = tl.program_id(0) // classes * BLOCK_M  # first row of the tile in its class
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        part = tl.where(_modulo(head, 4) == 1, 0, 1)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.where(row < row_count, tl.load(spot + 7), 0)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row_place + row * row_step, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        k_ptr += tl.cast(key_place, tl.int64) * k_strides[2]
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        v_ptr += tl.cast(key_place, tl.int64) * v_strides[2]
+        q_stride = q_strides[2] * row_step
+        k_stride = k_strides[2] * key_step
+        k_step = tl.cast(k_stride, tl.int64) * BLOCK_N
+        v_stride = v_strides[2] * key_step
+        v_step = tl.cast(v_stride, tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row_place + row * row_step
+
+        visible = row_lanes < row_count
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, True)
+        x = row_origin + row_lanes
+
+        # Coordinates of the tile's first and last row; [low, high) are the keys that it may see.
+        first = row_origin + row
+        last = first + tl.minimum(BLOCK_M, row_count - row) - 1
+        low = 0
+        high = tl.where(
+            _modulo(head, 4) == 1,
+            tl.minimum(32 * _floor_divide(last, 128) - key_origin, key_count),
+            0,
+        )
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.where(
+            _modulo(head, 4) == 1,
+            tl.minimum(32 * _floor_divide(first, 128) - key_origin, key_count),
+            0,
+        )
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        peak = _load_spaced(peak_state_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        rows = _load_spaced(rows_state_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        total = _load_tile(
+            total_state_ptr + first_vector * E, E * row_step, visible, BLOCK_M, E, BLOCK_E, True
+        )
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            peak, rows, total = _forward_tile_3(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            peak, rows, total = _forward_tile_3(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_spaced(out_ptr + first_vector * E, E * row_step, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M) * row_step, lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_spaced(
+                residual_ptr + first_vector * E,
+                E * row_step,
+                visible,
+                residual,
+                BLOCK_M,
+                E,
+                BLOCK_E,
+            )
+
+    @triton.jit
+    def _backward_columns_tile_3(
+        dv, dk_total, k, v,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, q_stride, d_out_stride,
+        y, row, row_step, row_origin, row_count, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < row_count
+        x = row_origin + row_lanes
+        lse = _load_spaced(lse_ptr, row_step, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        if MASKED:
+            related = _floor_divide(y[:, None], 32) < _floor_divide(x[None, :], 128)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_spaced(delta_ptr, row_step, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_exponent.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_columns_kernel_3(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, classes, part, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        column = tl.program_id(0) // classes * BLOCK_N  # first key of the tile in its class
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.load(spot + 7)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(key_place + column * key_step, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(key_place + column * key_step, tl.int64) * v_strides[2]
+        q_ptr += tl.cast(row_place, tl.int64) * q_strides[2]
+        d_out_ptr += tl.cast(row_place, tl.int64) * d_out_strides[2]
+        k_stride = k_strides[2] * key_step
+        v_stride = v_strides[2] * key_step
+        q_stride = q_strides[2] * row_step
+        q_step = tl.cast(q_stride, tl.int64) * BLOCK_M
+        d_out_stride = d_out_strides[2] * row_step
+        d_out_step = tl.cast(d_out_stride, tl.int64) * BLOCK_M
+        first_vector = (
+            (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + key_place + column * key_step
+        )
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < key_count
+        k = _load_tile(k_ptr, k_stride, seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_stride, seen, BLOCK_N, E, BLOCK_E, True)
+        y = key_origin + column_lanes
+
+        # Coordinates of the tile's first and last key; [low, high) are the rows that may see it.
+        first = key_origin + column
+        last = first + tl.minimum(BLOCK_N, key_count - column) - 1
+        in_rows = tl.where(column < key_count, row_count, 0)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            in_rows = tl.where(
+                (column < key_count) & (tl.where(_modulo(head, 4) == 1, 0, 1) == part), row_count, 0
+            )
+            low = tl.where(
+                _modulo(head, 4) == 1,
+                tl.maximum(128 * _floor_divide(first, 32) + 128 - row_origin, 0),
+                0,
+            )
+            high = tl.where(_modulo(head, 4) == 1, in_rows, 0)
+            t0 = low // BLOCK_M
+            t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+            full_low = tl.where(
+                _modulo(head, 4) == 1,
+                tl.maximum(128 * _floor_divide(last, 32) + 128 - row_origin, 0),
+                0,
+            )
+            full_high = tl.where(_modulo(head, 4) == 1, in_rows, 0)
+            f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+            f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, dk_total = _backward_columns_tile_3(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + row_place + (tile * BLOCK_M) * row_step,
+                    delta_ptr + statistics + row_place + (tile * BLOCK_M) * row_step, q_stride,
+                    d_out_stride,
+                    y, tile * BLOCK_M, row_step, row_origin, row_count, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dv, dk_total = _backward_columns_tile_3(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + row_place + (tile * BLOCK_M) * row_step,
+                    delta_ptr + statistics + row_place + (tile * BLOCK_M) * row_step, q_stride,
+                    d_out_stride,
+                    y, tile * BLOCK_M, row_step, row_origin, row_count, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        dk = tl.where(seen[:, None], dk, 0.0) + _load_tile(
+            dk_ptr + first_vector * D,
+            D * key_step,
+            column_lanes < key_count,
+            BLOCK_N,
+            D,
+            BLOCK_D,
+            True,
+        )
+        _store_spaced(
+            dk_ptr + first_vector * D,
+            D * key_step,
+            column_lanes < key_count,
+            dk,
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E,
+            E * key_step,
+            column_lanes < key_count,
+            BLOCK_N,
+            E,
+            BLOCK_E,
+            True,
+        )
+        _store_spaced(
+            dv_ptr + first_vector * E,
+            E * key_step,
+            column_lanes < key_count,
+            dv,
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile_3(
+        dq_total, q, d_out, delta, lse_2,
+        k_ptr, v_ptr, k_stride, v_stride,
+        x, column, key_origin, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        y = key_origin + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (_floor_divide(y[None, :], 32) < _floor_divide(x[:, None], 128)) & visible[
+                None, :
+            ]
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        dq_total = _dot(d_exponent.to(k.dtype), k, dq_total, PRECISION)
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel_3(
+        q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        q_strides, d_out_strides, k_strides, v_strides,
+        n, m, k_start, classes, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        row = tl.program_id(0) // classes * BLOCK_M  # first row of the tile in its class
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        part = tl.where(_modulo(head, 4) == 1, 0, 1)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.where(row < row_count, tl.load(spot + 7), 0)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row_place + row * row_step, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row_place + row * row_step, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        k_ptr += tl.cast(key_place, tl.int64) * k_strides[2]
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        v_ptr += tl.cast(key_place, tl.int64) * v_strides[2]
+        q_stride = q_strides[2] * row_step
+        d_out_stride = d_out_strides[2] * row_step
+        k_stride = k_strides[2] * key_step
+        k_step = tl.cast(k_stride, tl.int64) * BLOCK_N
+        v_stride = v_strides[2] * key_step
+        v_step = tl.cast(v_stride, tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row_place + row * row_step
+
+        visible = row_lanes < row_count
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_spaced(lse_ptr + first_vector, row_step, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_spaced(delta_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        x = row_origin + row_lanes
+        lse_2 = 1.4426950408889634 * lse
+
+        # Coordinates of the tile's first and last row; [low, high) are the keys that it may see.
+        first = row_origin + row
+        last = first + tl.minimum(BLOCK_M, row_count - row) - 1
+        low = 0
+        high = tl.where(
+            _modulo(head, 4) == 1,
+            tl.minimum(32 * _floor_divide(last, 128) - key_origin, key_count),
+            0,
+        )
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.where(
+            _modulo(head, 4) == 1,
+            tl.minimum(32 * _floor_divide(first, 128) - key_origin, key_count),
+            0,
+        )
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            dq_total = _backward_rows_tile_3(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            dq_total = _backward_rows_tile_3(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        dq = dq_total * d_dot_factor
+        dq = dq + _load_tile(
+            dq_ptr + first_vector * D, D * row_step, visible, BLOCK_M, D, BLOCK_D, True
+        )
+        _store_spaced(dq_ptr + first_vector * D, D * row_step, visible, dq, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit
+    def _forward_tile_4(
+        peak, rows, total, q,
+        k_ptr, v_ptr, k_stride, v_stride,
+        x, column, key_origin, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        y = key_origin + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (_floor_divide(y[None, :], 32) < _floor_divide(x[:, None], 128)) & visible[
+                None, :
+            ]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _forward_kernel_4(
+        q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr,
+        total_state_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, classes, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        row = tl.program_id(0) // classes * BLOCK_M  # first row of the tile in its class
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        part = tl.where(_modulo(head, 4) == 2, 0, 1)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.where(row < row_count, tl.load(spot + 7), 0)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row_place + row * row_step, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        k_ptr += tl.cast(key_place, tl.int64) * k_strides[2]
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        v_ptr += tl.cast(key_place, tl.int64) * v_strides[2]
+        q_stride = q_strides[2] * row_step
+        k_stride = k_strides[2] * key_step
+        k_step = tl.cast(k_stride, tl.int64) * BLOCK_N
+        v_stride = v_strides[2] * key_step
+        v_step = tl.cast(v_stride, tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row_place + row * row_step
+
+        visible = row_lanes < row_count
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, True)
+        x = row_origin + row_lanes
+
+        # Coordinates of the tile's first and last row; [low, high) are the keys that it may see.
+        first = row_origin + row
+        last = first + tl.minimum(BLOCK_M, row_count - row) - 1
+        low = 0
+        high = tl.where(
+            _modulo(head, 4) == 2,
+            tl.minimum(32 * _floor_divide(last, 128) - key_origin, key_count),
+            0,
+        )
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.where(
+            _modulo(head, 4) == 2,
+            tl.minimum(32 * _floor_divide(first, 128) - key_origin, key_count),
+            0,
+        )
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        peak = _load_spaced(peak_state_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        rows = _load_spaced(rows_state_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        total = _load_tile(
+            total_state_ptr + first_vector * E, E * row_step, visible, BLOCK_M, E, BLOCK_E, True
+        )
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            peak, rows, total = _forward_tile_4(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            peak, rows, total = _forward_tile_4(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_spaced(out_ptr + first_vector * E, E * row_step, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M) * row_step, lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_spaced(
+                residual_ptr + first_vector * E,
+                E * row_step,
+                visible,
+                residual,
+                BLOCK_M,
+                E,
+                BLOCK_E,
+            )
+
+    @triton.jit
+    def _backward_columns_tile_4(
+        dv, dk_total, k, v,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, q_stride, d_out_stride,
+        y, row, row_step, row_origin, row_count, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < row_count
+        x = row_origin + row_lanes
+        lse = _load_spaced(lse_ptr, row_step, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        if MASKED:
+            related = _floor_divide(y[:, None], 32) < _floor_divide(x[None, :], 128)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_spaced(delta_ptr, row_step, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_exponent.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_columns_kernel_4(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, classes, part, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        column = tl.program_id(0) // classes * BLOCK_N  # first key of the tile in its class
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.load(spot + 7)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(key_place + column * key_step, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(key_place + column * key_step, tl.int64) * v_strides[2]
+        q_ptr += tl.cast(row_place, tl.int64) * q_strides[2]
+        d_out_ptr += tl.cast(row_place, tl.int64) * d_out_strides[2]
+        k_stride = k_strides[2] * key_step
+        v_stride = v_strides[2] * key_step
+        q_stride = q_strides[2] * row_step
+        q_step = tl.cast(q_stride, tl.int64) * BLOCK_M
+        d_out_stride = d_out_strides[2] * row_step
+        d_out_step = tl.cast(d_out_stride, tl.int64) * BLOCK_M
+        first_vector = (
+            (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + key_place + column * key_step
+        )
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < key_count
+        k = _load_tile(k_ptr, k_stride, seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_stride, seen, BLOCK_N, E, BLOCK_E, True)
+        y = key_origin + column_lanes
+
+        # Coordinates of the tile's first and last key; [low, high) are the rows that may see it.
+        first = key_origin + column
+        last = first + tl.minimum(BLOCK_N, key_count - column) - 1
+        in_rows = tl.where(column < key_count, row_count, 0)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            in_rows = tl.where(
+                (column < key_count) & (tl.where(_modulo(head, 4) == 2, 0, 1) == part), row_count, 0
+            )
+            low = tl.where(
+                _modulo(head, 4) == 2,
+                tl.maximum(128 * _floor_divide(first, 32) + 128 - row_origin, 0),
+                0,
+            )
+            high = tl.where(_modulo(head, 4) == 2, in_rows, 0)
+            t0 = low // BLOCK_M
+            t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+            full_low = tl.where(
+                _modulo(head, 4) == 2,
+                tl.maximum(128 * _floor_divide(last, 32) + 128 - row_origin, 0),
+                0,
+            )
+            full_high = tl.where(_modulo(head, 4) == 2, in_rows, 0)
+            f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+            f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, dk_total = _backward_columns_tile_4(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + row_place + (tile * BLOCK_M) * row_step,
+                    delta_ptr + statistics + row_place + (tile * BLOCK_M) * row_step, q_stride,
+                    d_out_stride,
+                    y, tile * BLOCK_M, row_step, row_origin, row_count, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dv, dk_total = _backward_columns_tile_4(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + row_place + (tile * BLOCK_M) * row_step,
+                    delta_ptr + statistics + row_place + (tile * BLOCK_M) * row_step, q_stride,
+                    d_out_stride,
+                    y, tile * BLOCK_M, row_step, row_origin, row_count, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        dk = tl.where(seen[:, None], dk, 0.0) + _load_tile(
+            dk_ptr + first_vector * D,
+            D * key_step,
+            column_lanes < key_count,
+            BLOCK_N,
+            D,
+            BLOCK_D,
+            True,
+        )
+        _store_spaced(
+            dk_ptr + first_vector * D,
+            D * key_step,
+            column_lanes < key_count,
+            dk,
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E,
+            E * key_step,
+            column_lanes < key_count,
+            BLOCK_N,
+            E,
+            BLOCK_E,
+            True,
+        )
+        _store_spaced(
+            dv_ptr + first_vector * E,
+            E * key_step,
+            column_lanes < key_count,
+            dv,
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile_4(
+        dq_total, q, d_out, delta, lse_2,
+        k_ptr, v_ptr, k_stride, v_stride,
+        x, column, key_origin, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        y = key_origin + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (_floor_divide(y[None, :], 32) < _floor_divide(x[:, None], 128)) & visible[
+                None, :
+            ]
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        dq_total = _dot(d_exponent.to(k.dtype), k, dq_total, PRECISION)
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel_4(
+        q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        q_strides, d_out_strides, k_strides, v_strides,
+        n, m, k_start, classes, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        row = tl.program_id(0) // classes * BLOCK_M  # first row of the tile in its class
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        part = tl.where(_modulo(head, 4) == 2, 0, 1)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.where(row < row_count, tl.load(spot + 7), 0)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row_place + row * row_step, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row_place + row * row_step, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        k_ptr += tl.cast(key_place, tl.int64) * k_strides[2]
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        v_ptr += tl.cast(key_place, tl.int64) * v_strides[2]
+        q_stride = q_strides[2] * row_step
+        d_out_stride = d_out_strides[2] * row_step
+        k_stride = k_strides[2] * key_step
+        k_step = tl.cast(k_stride, tl.int64) * BLOCK_N
+        v_stride = v_strides[2] * key_step
+        v_step = tl.cast(v_stride, tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row_place + row * row_step
+
+        visible = row_lanes < row_count
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_spaced(lse_ptr + first_vector, row_step, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_spaced(delta_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        x = row_origin + row_lanes
+        lse_2 = 1.4426950408889634 * lse
+
+        # Coordinates of the tile's first and last row; [low, high) are the keys that it may see.
+        first = row_origin + row
+        last = first + tl.minimum(BLOCK_M, row_count - row) - 1
+        low = 0
+        high = tl.where(
+            _modulo(head, 4) == 2,
+            tl.minimum(32 * _floor_divide(last, 128) - key_origin, key_count),
+            0,
+        )
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.where(
+            _modulo(head, 4) == 2,
+            tl.minimum(32 * _floor_divide(first, 128) - key_origin, key_count),
+            0,
+        )
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            dq_total = _backward_rows_tile_4(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            dq_total = _backward_rows_tile_4(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        dq = dq_total * d_dot_factor
+        dq = dq + _load_tile(
+            dq_ptr + first_vector * D, D * row_step, visible, BLOCK_M, D, BLOCK_D, True
+        )
+        _store_spaced(dq_ptr + first_vector * D, D * row_step, visible, dq, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit
+    def _forward_tile_5(
+        peak, rows, total, q,
+        k_ptr, v_ptr, k_stride, v_stride,
+        x, column, key_origin, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        y = key_origin + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (_floor_divide(y[None, :], 32) < _floor_divide(x[:, None], 128)) & visible[
+                None, :
+            ]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _forward_kernel_5(
+        q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr,
+        total_state_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, classes, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        row = tl.program_id(0) // classes * BLOCK_M  # first row of the tile in its class
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        part = tl.where(_modulo(head, 4) == 3, 0, 1)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.where(row < row_count, tl.load(spot + 7), 0)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row_place + row * row_step, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        k_ptr += tl.cast(key_place, tl.int64) * k_strides[2]
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        v_ptr += tl.cast(key_place, tl.int64) * v_strides[2]
+        q_stride = q_strides[2] * row_step
+        k_stride = k_strides[2] * key_step
+        k_step = tl.cast(k_stride, tl.int64) * BLOCK_N
+        v_stride = v_strides[2] * key_step
+        v_step = tl.cast(v_stride, tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row_place + row * row_step
+
+        visible = row_lanes < row_count
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, True)
+        x = row_origin + row_lanes
+
+        # Coordinates of the tile's first and last row; [low, high) are the keys that it may see.
+        first = row_origin + row
+        last = first + tl.minimum(BLOCK_M, row_count - row) - 1
+        low = 0
+        high = tl.where(
+            _modulo(head, 4) == 3,
+            tl.minimum(32 * _floor_divide(last, 128) - key_origin, key_count),
+            0,
+        )
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.where(
+            _modulo(head, 4) == 3,
+            tl.minimum(32 * _floor_divide(first, 128) - key_origin, key_count),
+            0,
+        )
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        peak = _load_spaced(peak_state_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        rows = _load_spaced(rows_state_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        total = _load_tile(
+            total_state_ptr + first_vector * E, E * row_step, visible, BLOCK_M, E, BLOCK_E, True
+        )
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            peak, rows, total = _forward_tile_5(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            peak, rows, total = _forward_tile_5(
+                peak, rows, total, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_spaced(out_ptr + first_vector * E, E * row_step, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M) * row_step, lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_spaced(
+                residual_ptr + first_vector * E,
+                E * row_step,
+                visible,
+                residual,
+                BLOCK_M,
+                E,
+                BLOCK_E,
+            )
+
+    @triton.jit
+    def _backward_columns_tile_5(
+        dv, dk_total, k, v,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, q_stride, d_out_stride,
+        y, row, row_step, row_origin, row_count, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < row_count
+        x = row_origin + row_lanes
+        lse = _load_spaced(lse_ptr, row_step, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        if MASKED:
+            related = _floor_divide(y[:, None], 32) < _floor_divide(x[None, :], 128)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_spaced(delta_ptr, row_step, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_exponent.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_columns_kernel_5(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, classes, part, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        column = tl.program_id(0) // classes * BLOCK_N  # first key of the tile in its class
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.load(spot + 7)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(key_place + column * key_step, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(key_place + column * key_step, tl.int64) * v_strides[2]
+        q_ptr += tl.cast(row_place, tl.int64) * q_strides[2]
+        d_out_ptr += tl.cast(row_place, tl.int64) * d_out_strides[2]
+        k_stride = k_strides[2] * key_step
+        v_stride = v_strides[2] * key_step
+        q_stride = q_strides[2] * row_step
+        q_step = tl.cast(q_stride, tl.int64) * BLOCK_M
+        d_out_stride = d_out_strides[2] * row_step
+        d_out_step = tl.cast(d_out_stride, tl.int64) * BLOCK_M
+        first_vector = (
+            (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + key_place + column * key_step
+        )
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < key_count
+        k = _load_tile(k_ptr, k_stride, seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_stride, seen, BLOCK_N, E, BLOCK_E, True)
+        y = key_origin + column_lanes
+
+        # Coordinates of the tile's first and last key; [low, high) are the rows that may see it.
+        first = key_origin + column
+        last = first + tl.minimum(BLOCK_N, key_count - column) - 1
+        in_rows = tl.where(column < key_count, row_count, 0)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            in_rows = tl.where(
+                (column < key_count) & (tl.where(_modulo(head, 4) == 3, 0, 1) == part), row_count, 0
+            )
+            low = tl.where(
+                _modulo(head, 4) == 3,
+                tl.maximum(128 * _floor_divide(first, 32) + 128 - row_origin, 0),
+                0,
+            )
+            high = tl.where(_modulo(head, 4) == 3, in_rows, 0)
+            t0 = low // BLOCK_M
+            t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+            full_low = tl.where(
+                _modulo(head, 4) == 3,
+                tl.maximum(128 * _floor_divide(last, 32) + 128 - row_origin, 0),
+                0,
+            )
+            full_high = tl.where(_modulo(head, 4) == 3, in_rows, 0)
+            f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+            f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, dk_total = _backward_columns_tile_5(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + row_place + (tile * BLOCK_M) * row_step,
+                    delta_ptr + statistics + row_place + (tile * BLOCK_M) * row_step, q_stride,
+                    d_out_stride,
+                    y, tile * BLOCK_M, row_step, row_origin, row_count, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dv, dk_total = _backward_columns_tile_5(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + row_place + (tile * BLOCK_M) * row_step,
+                    delta_ptr + statistics + row_place + (tile * BLOCK_M) * row_step, q_stride,
+                    d_out_stride,
+                    y, tile * BLOCK_M, row_step, row_origin, row_count, scale_log2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        dk = tl.where(seen[:, None], dk, 0.0) + _load_tile(
+            dk_ptr + first_vector * D,
+            D * key_step,
+            column_lanes < key_count,
+            BLOCK_N,
+            D,
+            BLOCK_D,
+            True,
+        )
+        _store_spaced(
+            dk_ptr + first_vector * D,
+            D * key_step,
+            column_lanes < key_count,
+            dk,
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        dv = tl.where(seen[:, None], dv, 0.0) + _load_tile(
+            dv_ptr + first_vector * E,
+            E * key_step,
+            column_lanes < key_count,
+            BLOCK_N,
+            E,
+            BLOCK_E,
+            True,
+        )
+        _store_spaced(
+            dv_ptr + first_vector * E,
+            E * key_step,
+            column_lanes < key_count,
+            dv,
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile_5(
+        dq_total, q, d_out, delta, lse_2,
+        k_ptr, v_ptr, k_stride, v_stride,
+        x, column, key_origin, low, high, scale_log2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        y = key_origin + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (_floor_divide(y[None, :], 32) < _floor_divide(x[:, None], 128)) & visible[
+                None, :
+            ]
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        dq_total = _dot(d_exponent.to(k.dtype), k, dq_total, PRECISION)
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel_5(
+        q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, classes_ptr,
+        q_strides, d_out_strides, k_strides, v_strides,
+        n, m, k_start, classes, d_dot_factor, scale_log2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        residue = tl.program_id(0) % classes  # the class that the tile is of
+        row = tl.program_id(0) // classes * BLOCK_M  # first row of the tile in its class
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        part = tl.where(_modulo(head, 4) == 3, 0, 1)
+        spot = classes_ptr + ((part * tl.num_programs(2) + batch) * classes + residue) * 8
+        row_place = tl.load(spot)
+        row_step = tl.load(spot + 1)
+        row_origin = tl.load(spot + 2)
+        row_count = tl.load(spot + 3)
+        key_place = tl.load(spot + 4)
+        key_step = tl.load(spot + 5)
+        key_origin = tl.load(spot + 6)
+        key_count = tl.where(row < row_count, tl.load(spot + 7), 0)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row_place + row * row_step, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row_place + row * row_step, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        k_ptr += tl.cast(key_place, tl.int64) * k_strides[2]
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        v_ptr += tl.cast(key_place, tl.int64) * v_strides[2]
+        q_stride = q_strides[2] * row_step
+        d_out_stride = d_out_strides[2] * row_step
+        k_stride = k_strides[2] * key_step
+        k_step = tl.cast(k_stride, tl.int64) * BLOCK_N
+        v_stride = v_strides[2] * key_step
+        v_step = tl.cast(v_stride, tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row_place + row * row_step
+
+        visible = row_lanes < row_count
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_spaced(lse_ptr + first_vector, row_step, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_spaced(delta_ptr + first_vector, row_step, visible, 0.0, BLOCK_M, True)
+        x = row_origin + row_lanes
+        lse_2 = 1.4426950408889634 * lse
+
+        # Coordinates of the tile's first and last row; [low, high) are the keys that it may see.
+        first = row_origin + row
+        last = first + tl.minimum(BLOCK_M, row_count - row) - 1
+        low = 0
+        high = tl.where(
+            _modulo(head, 4) == 3,
+            tl.minimum(32 * _floor_divide(last, 128) - key_origin, key_count),
+            0,
+        )
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.where(
+            _modulo(head, 4) == 3,
+            tl.minimum(32 * _floor_divide(first, 128) - key_origin, key_count),
+            0,
+        )
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            dq_total = _backward_rows_tile_5(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            dq_total = _backward_rows_tile_5(
+                dq_total, q, d_out, delta, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_stride, v_stride,
+                x, tile * BLOCK_N, key_origin, low, high, scale_log2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        dq = dq_total * d_dot_factor
+        dq = dq + _load_tile(
+            dq_ptr + first_vector * D, D * row_step, visible, BLOCK_M, D, BLOCK_D, True
+        )
+        _store_spaced(dq_ptr + first_vector * D, D * row_step, visible, dq, BLOCK_M, D, BLOCK_D)
 
 
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
@@ -601,14 +3072,25 @@ def _tuned(kernel, name, element_size, width):
             for rows, columns, warps, stages in _TILES[name, element_size, width]
         ]
     key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
-    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(
-        kernel
-    )
+    added = [
+        name
+        for name in (
+            "peak_state_ptr",
+            "rows_state_ptr",
+            "total_state_ptr",
+            "dk_ptr",
+            "dv_ptr",
+            "dq_ptr",
+        )
+        if name in kernel.arg_names
+    ]  # read and written by each run
+    prune = {"early_config_prune": _prune}
+    return triton.autotune(configs, key=key, prune_configs_by=prune, restore_value=added)(kernel)
 
 
-def _grid(length, block, heads, batch):
-    """One program for every tile of an axis, every head and every batch entry."""
-    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+def _grid(length, block, heads, batch, classes=1):
+    """One program for every tile of each class of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]) * classes, heads, batch)
 
 
 def _launch(kernel, name, grid, q, k, v, *arguments):
@@ -634,6 +3116,59 @@ def _places(q, k, q_start, q_starts, kv_lengths):
     return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
 
 
+def _gradient_room(x, adds):
+    """Room for a gradient, or for several kernels that add to it."""
+    return x.new_zeros(x.shape, dtype=torch.float32) if adds else x.new_empty(x.shape)
+
+
+def _longest(classes, axis, length):
+    """The most rows (axis 0) or keys (axis 1) that a class can have, of so many."""
+    strips = {each[axis] for part in classes for each in part}  # wherever the first token stands
+    return max(length // x.period * x.width + min(length % x.period, x.width) for x in strips)
+
+
+def _classes_of(classes, parts, n, m, k_start, starts, lengths):
+    """Where the tokens of each class lie, [parts, batch, classes, 8].
+
+    The place, step, first coordinate and count of its rows, then of its keys. Tokens on wider
+    strips lie side by side in copies, class after class.
+    """
+    found = starts.new_zeros(parts, len(starts), max(map(len, classes)), 8)
+    for part, own in zip(found, classes, strict=False):
+        rows, keys = (
+            torch.tensor(each, device=starts.device).mT for each in zip(*own, strict=True)
+        )
+        start, key = starts[:, None], torch.full_like(starts[:, None], k_start)
+        for at, (strips, first, total, seen) in enumerate(
+            ((rows, start, n, n), (keys, key, m, lengths[:, None]))
+        ):
+            period, width, offset = strips
+            origin = _below(first, strips)
+            place = period * (origin // width) + offset + origin % width - first
+            copied = (width > 1) & (width < period)
+            counts = _below(first + total, strips) - origin
+            part[:, : len(own), 4 * at] = torch.where(copied, counts.cumsum(1) - counts, place)
+            part[:, : len(own), 4 * at + 1] = torch.where(copied, 1, period // width)
+            part[:, : len(own), 4 * at + 2] = origin
+            part[:, : len(own), 4 * at + 3] = _below(first + seen, strips) - origin
+    return found
+
+
+def _below(position, strips):
+    """How many of the positions of each class, from 0 on, lie before one."""
+    period, width, start = strips
+    return width * (position // period) + (position % period - start).clamp(min=0).minimum(width)
+
+
+def _side_by_side(classes, k_start, m, device):
+    """The places of keys on strips, class after class."""
+    found = []
+    for _, keys in classes:
+        first, stop = keys.below(k_start), keys.below(k_start + m)
+        found.append(keys.places(first, stop, k_start, device))
+    return torch.cat(found)
+
+
 def _kernel_numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
     scale_log2 = scale * 1.4426950408889634
@@ -651,14 +3186,76 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
     residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if m >= _LEAST_KEYS:
+        places_2 = _side_by_side(_CLASSES_2[0], k_start, m, q.device)
+        k_2 = k[:, :, places_2]
+        v_2 = v[:, :, places_2]
+        classes_2 = _classes_of(_CLASSES_2, 2, n, m, k_start, starts, lengths)
+        places_3 = _side_by_side(_CLASSES_3[0], k_start, m, q.device)
+        k_3 = k[:, :, places_3]
+        v_3 = v[:, :, places_3]
+        classes_3 = _classes_of(_CLASSES_3, 2, n, m, k_start, starts, lengths)
+        places_4 = _side_by_side(_CLASSES_4[0], k_start, m, q.device)
+        k_4 = k[:, :, places_4]
+        v_4 = v[:, :, places_4]
+        classes_4 = _classes_of(_CLASSES_4, 2, n, m, k_start, starts, lengths)
+        places_5 = _side_by_side(_CLASSES_5[0], k_start, m, q.device)
+        k_5 = k[:, :, places_5]
+        v_5 = v[:, :, places_5]
+        classes_5 = _classes_of(_CLASSES_5, 2, n, m, k_start, starts, lengths)
+        peak_state = q.new_empty(batch, heads, n, dtype=torch.float32)
+        rows_state = q.new_empty(batch, heads, n, dtype=torch.float32)
+        total_state = q.new_empty(batch, heads, n, v.shape[-1], dtype=torch.float32)
     if out.numel():
-        grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
-            q, k, v, out, lse, residual if keep_residual else None,
-            starts, lengths,
-            q.stride()[:3], k.stride()[:3], v.stride()[:3],
-            n, m, k_start, scale_log2,
-        )  # fmt: skip
+        if m < _LEAST_KEYS:
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _launch(_forward_kernel, "forward", grid, q, k, v,
+                q, k, v, out, lse, residual if keep_residual else None,
+                starts, lengths,
+                q.stride()[:3], k.stride()[:3], v.stride()[:3],
+                n, m, k_start, scale_log2,
+            )  # fmt: skip
+        else:
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _launch(_forward_kernel_1, "forward", grid, q, k, v,
+                q, k, v, out, lse, residual if keep_residual else None, peak_state, rows_state,
+                total_state,
+                starts, lengths,
+                q.stride()[:3], k.stride()[:3], v.stride()[:3],
+                n, m, k_start, scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2])
+            _launch(_forward_kernel_2, "forward", grid, q, k, v,
+                q, k_2, v_2, out, lse, residual if keep_residual else None, peak_state, rows_state,
+                total_state,
+                starts, lengths, classes_2,
+                q.stride()[:3], k_2.stride()[:3], v_2.stride()[:3],
+                n, places_2.shape[0], k_start, classes_2.shape[2], scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_3, 0, n), "BLOCK_M", heads, batch, classes_3.shape[2])
+            _launch(_forward_kernel_3, "forward", grid, q, k, v,
+                q, k_3, v_3, out, lse, residual if keep_residual else None, peak_state, rows_state,
+                total_state,
+                starts, lengths, classes_3,
+                q.stride()[:3], k_3.stride()[:3], v_3.stride()[:3],
+                n, places_3.shape[0], k_start, classes_3.shape[2], scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_4, 0, n), "BLOCK_M", heads, batch, classes_4.shape[2])
+            _launch(_forward_kernel_4, "forward", grid, q, k, v,
+                q, k_4, v_4, out, lse, residual if keep_residual else None, peak_state, rows_state,
+                total_state,
+                starts, lengths, classes_4,
+                q.stride()[:3], k_4.stride()[:3], v_4.stride()[:3],
+                n, places_4.shape[0], k_start, classes_4.shape[2], scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_5, 0, n), "BLOCK_M", heads, batch, classes_5.shape[2])
+            _launch(_forward_kernel_5, "forward", grid, q, k, v,
+                q, k_5, v_5, out, lse, residual if keep_residual else None, peak_state, rows_state,
+                total_state,
+                starts, lengths, classes_5,
+                q.stride()[:3], k_5.stride()[:3], v_5.stride()[:3],
+                n, places_5.shape[0], k_start, classes_5.shape[2], scale_log2,
+            )  # fmt: skip
     return (out, lse, residual)
 
 
@@ -669,39 +3266,166 @@ def _launch_backward(
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     batch, heads, n, _ = q.shape
     kv_heads, m, _ = v.shape[1:]
-    dq = q.new_empty(q.shape)
-    dk = k.new_empty(k.shape)
-    dv = v.new_empty(v.shape)
+    in_pieces = m >= _LEAST_KEYS
+    dq = _gradient_room(q, in_pieces)
+    dk = _gradient_room(k, in_pieces)
+    dv = _gradient_room(v, in_pieces)
     delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
     lse = lse.contiguous()
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if m >= _LEAST_KEYS:
+        places_2 = _side_by_side(_CLASSES_2[0], k_start, m, q.device)
+        k_2 = k[:, :, places_2]
+        v_2 = v[:, :, places_2]
+        dk_2 = _gradient_room(k_2, True)
+        dv_2 = _gradient_room(v_2, True)
+        classes_2 = _classes_of(_CLASSES_2, 2, n, m, k_start, starts, lengths)
+        places_3 = _side_by_side(_CLASSES_3[0], k_start, m, q.device)
+        k_3 = k[:, :, places_3]
+        v_3 = v[:, :, places_3]
+        dk_3 = _gradient_room(k_3, True)
+        dv_3 = _gradient_room(v_3, True)
+        classes_3 = _classes_of(_CLASSES_3, 2, n, m, k_start, starts, lengths)
+        places_4 = _side_by_side(_CLASSES_4[0], k_start, m, q.device)
+        k_4 = k[:, :, places_4]
+        v_4 = v[:, :, places_4]
+        dk_4 = _gradient_room(k_4, True)
+        dv_4 = _gradient_room(v_4, True)
+        classes_4 = _classes_of(_CLASSES_4, 2, n, m, k_start, starts, lengths)
+        places_5 = _side_by_side(_CLASSES_5[0], k_start, m, q.device)
+        k_5 = k[:, :, places_5]
+        v_5 = v[:, :, places_5]
+        dk_5 = _gradient_room(k_5, True)
+        dv_5 = _gradient_room(v_5, True)
+        classes_5 = _classes_of(_CLASSES_5, 2, n, m, k_start, starts, lengths)
     if dv.numel():
-        grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
-            k, v, q, d_out, lse, delta, dk, dv,
-            starts, lengths,
-            k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2,
-        )  # fmt: skip
+        if m < _LEAST_KEYS:
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                k, v, q, d_out, lse, delta, dk, dv,
+                starts, lengths,
+                k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+        else:
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _launch(_backward_columns_kernel_1, "backward_columns", grid, q, k, v,
+                k, v, q, d_out, lse, delta, dk, dv,
+                starts, lengths,
+                k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+            for part in range(1):
+                grid = _grid(
+                    _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
+                )
+                _launch(_backward_columns_kernel_2, "backward_columns", grid, q, k, v,
+                    k_2, v_2, q, d_out, lse, delta, dk_2, dv_2,
+                    starts, lengths, classes_2,
+                    k_2.stride()[:3], v_2.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                    n, places_2.shape[0], k_start, classes_2.shape[2], part, d_dot_factor,
+                    scale_log2,
+                )  # fmt: skip
+            for part in range(1):
+                grid = _grid(
+                    _longest(_CLASSES_3, 1, m), "BLOCK_N", kv_heads, batch, classes_3.shape[2]
+                )
+                _launch(_backward_columns_kernel_3, "backward_columns", grid, q, k, v,
+                    k_3, v_3, q, d_out, lse, delta, dk_3, dv_3,
+                    starts, lengths, classes_3,
+                    k_3.stride()[:3], v_3.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                    n, places_3.shape[0], k_start, classes_3.shape[2], part, d_dot_factor,
+                    scale_log2,
+                )  # fmt: skip
+            for part in range(1):
+                grid = _grid(
+                    _longest(_CLASSES_4, 1, m), "BLOCK_N", kv_heads, batch, classes_4.shape[2]
+                )
+                _launch(_backward_columns_kernel_4, "backward_columns", grid, q, k, v,
+                    k_4, v_4, q, d_out, lse, delta, dk_4, dv_4,
+                    starts, lengths, classes_4,
+                    k_4.stride()[:3], v_4.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                    n, places_4.shape[0], k_start, classes_4.shape[2], part, d_dot_factor,
+                    scale_log2,
+                )  # fmt: skip
+            for part in range(1):
+                grid = _grid(
+                    _longest(_CLASSES_5, 1, m), "BLOCK_N", kv_heads, batch, classes_5.shape[2]
+                )
+                _launch(_backward_columns_kernel_5, "backward_columns", grid, q, k, v,
+                    k_5, v_5, q, d_out, lse, delta, dk_5, dv_5,
+                    starts, lengths, classes_5,
+                    k_5.stride()[:3], v_5.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                    n, places_5.shape[0], k_start, classes_5.shape[2], part, d_dot_factor,
+                    scale_log2,
+                )  # fmt: skip
     if dq.numel():
-        grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
-            q, d_out, k, v, lse, delta, dq,
-            starts, lengths,
-            q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2,
-        )  # fmt: skip
-    return dq, dk, dv
+        if m < _LEAST_KEYS:
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                q, d_out, k, v, lse, delta, dq,
+                starts, lengths,
+                q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+        else:
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _launch(_backward_rows_kernel_1, "backward_rows", grid, q, k, v,
+                q, d_out, k, v, lse, delta, dq,
+                starts, lengths,
+                q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2])
+            _launch(_backward_rows_kernel_2, "backward_rows", grid, q, k, v,
+                q, d_out, k_2, v_2, lse, delta, dq,
+                starts, lengths, classes_2,
+                q.stride()[:3], d_out.stride()[:3], k_2.stride()[:3], v_2.stride()[:3],
+                n, places_2.shape[0], k_start, classes_2.shape[2], d_dot_factor, scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_3, 0, n), "BLOCK_M", heads, batch, classes_3.shape[2])
+            _launch(_backward_rows_kernel_3, "backward_rows", grid, q, k, v,
+                q, d_out, k_3, v_3, lse, delta, dq,
+                starts, lengths, classes_3,
+                q.stride()[:3], d_out.stride()[:3], k_3.stride()[:3], v_3.stride()[:3],
+                n, places_3.shape[0], k_start, classes_3.shape[2], d_dot_factor, scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_4, 0, n), "BLOCK_M", heads, batch, classes_4.shape[2])
+            _launch(_backward_rows_kernel_4, "backward_rows", grid, q, k, v,
+                q, d_out, k_4, v_4, lse, delta, dq,
+                starts, lengths, classes_4,
+                q.stride()[:3], d_out.stride()[:3], k_4.stride()[:3], v_4.stride()[:3],
+                n, places_4.shape[0], k_start, classes_4.shape[2], d_dot_factor, scale_log2,
+            )  # fmt: skip
+            grid = _grid(_longest(_CLASSES_5, 0, n), "BLOCK_M", heads, batch, classes_5.shape[2])
+            _launch(_backward_rows_kernel_5, "backward_rows", grid, q, k, v,
+                q, d_out, k_5, v_5, lse, delta, dq,
+                starts, lengths, classes_5,
+                q.stride()[:3], d_out.stride()[:3], k_5.stride()[:3], v_5.stride()[:3],
+                n, places_5.shape[0], k_start, classes_5.shape[2], d_dot_factor, scale_log2,
+            )  # fmt: skip
+    if in_pieces:
+        dk[:, :, places_2] += dk_2
+        dv[:, :, places_2] += dv_2
+        dk[:, :, places_3] += dk_3
+        dv[:, :, places_3] += dv_3
+        dk[:, :, places_4] += dk_4
+        dv[:, :, places_4] += dv_4
+        dk[:, :, places_5] += dk_5
+        dv[:, :, places_5] += dv_5
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
-def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
+def _forward_slab(q, k, v, numbers, slab, chunks, work, call, state, finishes):
     """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
     shape = slab.shape
     scale, _ = numbers
     peak = q.new_full((*shape[:3], 1), torch.finfo(q.dtype).min)
     rows = q.new_zeros((*shape[:3], 1))
     total = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    if state is not None:
+        peak, rows, total = state
     for chunk in chunks:
         k_tile = _flat(k[:, :, chunk.keys], q.dtype)
         v_tile = _flat(v[:, :, chunk.keys], q.dtype)
@@ -713,6 +3437,8 @@ def _forward_slab(q, k, v, numbers, slab, chunks, work, call):
         weight = score.sub_(peak).exp_()
         rows.mul_(shrink).add_(weight.sum(-1, keepdim=True))
         total.mul_(_pairs(shrink, q)).baddbmm_(_pairs(weight, q), v_tile)
+    if not finishes:
+        return peak, rows, total
     out = total.mul_(_pairs(_reciprocal(rows), q))
     lse = peak + torch.log(rows)
     return out, lse
@@ -750,22 +3476,24 @@ _MOST_ROWS = 1024
 
 
 class _Slab(NamedTuple):
-    """Rows that are computed together, and the positions of the first and the last of them."""
+    """Rows of a part that are computed together, with coordinates first … last."""
 
     entries: slice
-    rows: slice
+    rows: slice | Tensor
     first: int
     last: int
     shape: tuple  # batch entries, heads, rows
+    part: _Part
 
 
 class _Chunk(NamedTuple):
-    """Keys that a slab meets at once: their places, the first position, and those all rows see."""
+    """Keys that a slab meets at once: their places, first coordinate, and those all rows see."""
 
     keys: slice
     start: int
     full: tuple
     rows: tuple
+    part: _Part
 
     @property
     def count(self):
@@ -794,11 +3522,22 @@ def _product(rows, keys, work, shape, factor=1):
     return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
 
 
-def _unrelated(first, stop, low, high, device, call):
-    """The keys at positions low … high - 1 that are hidden from rows first … stop - 1."""
+@functools.lru_cache(maxsize=8)
+def _unrelated_by_distance(related, ahead, rows, keys, device):
+    """The keys hidden from rows of which the first stands `ahead` coordinates after the first key.
+
+    The pattern depends on distances alone, so slabs share these tiles.
+    """
+    i = torch.arange(ahead, ahead + rows, device=device)[:, None]
+    j = torch.arange(keys, device=device)
+    return related(i, j, None).logical_not_()
+
+
+def _unrelated(related, first, stop, low, high, device, call):
+    """The keys at coordinates low … high - 1 that are hidden from rows first … stop - 1."""
     i = torch.arange(first, stop, device=device)[:, None]
     j = torch.arange(low, high, device=device)
-    return _related(i, j, call).logical_not_()
+    return related(i, j, call).logical_not_()
 
 
 def _hide(x, chunk, fill, call):
@@ -808,7 +3547,12 @@ def _hide(x, chunk, fill, call):
     low, high = max(chunk.full[0], start), min(chunk.full[1], stop)
     for a, b in ((start, low), (high, stop)) if low < high else ((start, stop),):
         if a < b:
-            hidden = _unrelated(first, end, a, b, x.device, call)
+            piece = chunk.part.piece
+            if piece.shifts:
+                args = piece.related, first - a, end - first, b - a, x.device
+                hidden = _unrelated_by_distance(*args)
+            else:
+                hidden = _unrelated(piece.related, first, end, a, b, x.device, call)
             x[..., a - start : b - start].masked_fill_(hidden, fill)
     return x
 
@@ -823,39 +3567,48 @@ def _groups(batch, m, q_start, q_starts, kv_lengths, most):
         yield entries, q_start + starts[entry], lengths[entry]
 
 
-def _chunks(first, last, k_start, length, call):
+def _extent(part, start, n, k_start, length):
+    """The first coordinates of a part's rows and keys, and how many there are of each."""
+    origin, low = part.rows.below(start), part.keys.below(k_start)
+    return origin, low, part.rows.below(start + n) - origin, part.keys.below(k_start + length) - low
+
+
+def _chunks(first, last, low, length, part):
     """The keys that rows first … last touch, cut into chunks; no key comes twice."""
     chunks = []
     done = 0
-    for (start, stop), full in _segments(first, last, call):
-        start, stop = max(start - k_start, done), min(stop - k_start, length)
+    for (start, stop), full in part.piece.segments(first, last, part.call):
+        start, stop = max(start - low, done), min(stop - low, length)
         for key in range(start, stop, _MOST_KEYS):
             keys = slice(key, min(key + _MOST_KEYS, stop))
-            chunks.append(_Chunk(keys, key + k_start, full, (first, last + 1)))
+            chunks.append(_Chunk(keys, key + low, full, (first, last + 1), part))
         if start < stop:  # an empty interval says nothing about those that follow
             done = stop
     return chunks
 
 
-def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
-    """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
+def _slabs(q, part, q_start, k_start, q_starts, kv_lengths):
+    """Every slab of a part with its chunks of keys; batch entries that stand alike share slabs."""
     batch, heads, n, _ = q.shape
+    m = part.call.m
     most = max(1, _SCORES // (heads * _SMALLEST))
-    for entries, start, length in _groups(batch, v.shape[2], q_start, q_starts, kv_lengths, most):
+    for entries, start, length in _groups(batch, m, q_start, q_starts, kv_lengths, most):
+        origin, low, count, length = _extent(part, start, n, k_start, length)
         row = 0
-        while row < n:
+        while row < count:
             rows = _MOST_ROWS
             while True:
-                end = min(row + rows, n)
-                first, last = start + row, start + end - 1
-                chunks = _chunks(first, last, k_start, length, call)
+                end = min(row + rows, count)
+                first, last = origin + row, origin + end - 1
+                chunks = _chunks(first, last, low, length, part)
                 widest = max((chunk.count for chunk in chunks), default=0)
                 scores = (entries.stop - entries.start) * heads * (end - row) * widest
                 if scores <= _SCORES or rows <= _LEAST_ROWS:
                     break
                 rows //= 2
             shape = (entries.stop - entries.start, heads, end - row)
-            yield _Slab(entries, slice(row, end), first, last, shape), chunks
+            at = part.rows.places(first, last + 1, start, q.device)
+            yield _Slab(entries, at, first, last, shape, part), chunks
             row = end
 
 
@@ -892,6 +3645,26 @@ def _unrounded(out, residual):
     return out + residual if residual.shape[-1] else out
 
 
+def _room(total, part):
+    """Where a part adds up sums of its keys: in the total, unless its keys are no view of all."""
+    if isinstance(part.places, slice):
+        return total[:, :, part.places]
+    return total.new_zeros(*total.shape[:2], len(part.places), *total.shape[3:])
+
+
+def _add_room(total, room, part):
+    """Add the sums of a part's keys that were not added up in the total itself."""
+    if not isinstance(part.places, slice):
+        total[:, :, part.places] += room
+
+
+def _keep(states, slab, results):
+    """Write the sums with which the next part of these rows begins, unless they are there."""
+    for state, result in zip(states, results, strict=True):
+        if result.untyped_storage().data_ptr() != state.untyped_storage().data_ptr():
+            state[slab.entries, :, slab.rows] = result.reshape(*slab.shape, -1)
+
+
 def _own(x, slab):
     """What belongs to the slab's batch entries, where entries differ."""
     return x[slab.entries] if x.shape[0] > 1 else x
@@ -902,11 +3675,13 @@ def _entries_of(numbers, slab):
     return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
 
 
-def _store(outs, at, slab, results):
-    """Write what a slab of some heads gives."""
+def _store(outs, at, slab, results, add=False):
+    """Write or add what a slab of some heads gives."""
     for out, result in zip(outs, results, strict=False):
-        place = torch.arange(out.shape[0], device=out.device)[slab.entries, None]
-        out[place, at, slab.rows] = result.reshape(*slab.shape, *out.shape[3:]).to(out.dtype)
+        entries = torch.arange(out.shape[0], device=out.device)[slab.entries, None, None]
+        place = entries, at[:, None], torch.arange(out.shape[2], device=out.device)[slab.rows]
+        result = result.reshape(*slab.shape, *out.shape[3:]).to(out.dtype)
+        out[place] = out[place] + result if add else result
 
 
 def _by_group(run, q, v, numbers):
@@ -928,15 +3703,35 @@ def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residu
 
     def run(q, k, v, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
-            work = _workspace(slab, chunks, q, 2, work)
-            results = _forward_slab(
-                _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
-                _entries_of(numbers, slab), slab, chunks, work, call,
-            )  # fmt: skip
-            if keep_residual:
-                results += (results[0] - results[0].to(q.dtype),)
-            store(slab, results)
+        states = (
+            q.new_empty(*q.shape[:3], 1, dtype=wide),
+            q.new_empty(*q.shape[:3], 1, dtype=wide),
+            q.new_empty(*q.shape[:3], v.shape[-1], dtype=wide),
+        )
+        for part in _parts(call, k_start, v.device):
+            k_part = k[:, :, part.places]
+            v_part = v[:, :, part.places]
+            for slab, chunks in _slabs(q, part, q_start, k_start, q_starts, kv_lengths):
+                work = _workspace(slab, chunks, q, 2, work)
+                state = (
+                    None
+                    if part.begins
+                    else (
+                        states[0][slab.entries, :, slab.rows],
+                        states[1][slab.entries, :, slab.rows],
+                        _fold(states[2], slab, kv_heads),
+                    )
+                )
+                results = _forward_slab(
+                    _fold(q, slab, kv_heads), k_part[slab.entries], v_part[slab.entries],
+                    _entries_of(numbers, slab), slab, chunks, work, part.call, state, part.finishes,
+                )  # fmt: skip
+                if not part.finishes:
+                    _keep(states, slab, results)
+                    continue
+                if keep_residual:
+                    results += (results[0] - results[0].to(q.dtype),)
+                store(slab, results)
 
     with torch.autocast(q.device.type, enabled=False):
 
@@ -952,7 +3747,7 @@ def _backward(
 ):
     """The gradients of q, k and v."""
     wide = _wide(q.dtype)
-    dq = q.new_empty(q.shape)
+    dq = q.new_empty(q.shape, dtype=wide)
     dk = k.new_zeros(k.shape, dtype=wide)
     dv = v.new_zeros(v.shape, dtype=wide)
     numbers = _numbers(q, k, v, scale, kv_lengths)
@@ -960,18 +3755,25 @@ def _backward(
 
     def run(q, k, v, out, lse, d_out, d_lse, dk, dv, numbers, call, store):
         work, kv_heads = None, v.shape[1]
-        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
-            work = _workspace(slab, chunks, q, 2, work)
-            d_rows = _fold(d_out, slab, kv_heads)
-            delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
-            delta -= _rows_of(d_lse, slab)
-            results = _backward_slab(
-                _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries], d_rows,
-                _rows_of(lse, slab), delta, dv[slab.entries].flatten(0, 1),
-                dk[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab, chunks, work,
-                call,
-            )  # fmt: skip
-            store(slab, results)
+        for part in _parts(call, k_start, v.device):
+            k_part = k[:, :, part.places]
+            v_part = v[:, :, part.places]
+            dk_part = _room(dk, part)
+            dv_part = _room(dv, part)
+            for slab, chunks in _slabs(q, part, q_start, k_start, q_starts, kv_lengths):
+                work = _workspace(slab, chunks, q, 2, work)
+                d_rows = _fold(d_out, slab, kv_heads)
+                delta = (d_rows * _fold(out, slab, kv_heads)).sum(-1).view(*slab.shape, 1)
+                delta -= _rows_of(d_lse, slab)
+                results = _backward_slab(
+                    _fold(q, slab, kv_heads), k_part[slab.entries], v_part[slab.entries], d_rows,
+                    _rows_of(lse, slab), delta, dv_part[slab.entries].flatten(0, 1),
+                    dk_part[slab.entries].flatten(0, 1), _entries_of(numbers, slab), slab, chunks,
+                    work, part.call,
+                )  # fmt: skip
+                store(slab, results, add=not part.begins)
+            _add_room(dk, dk_part, part)
+            _add_room(dv, dv_part, part)
 
     grads = (dq,)
     with torch.autocast(q.device.type, enabled=False):
@@ -988,7 +3790,7 @@ def _backward(
 
         _by_group(run_group, q, v, numbers)
         dk.mul_(numbers[1])
-    return dq, dk.to(k.dtype), dv.to(v.dtype)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
 _BLOCK = 128  # rows of a block
@@ -1176,7 +3978,7 @@ def _fold_vmap(function, info, in_dims, args):
 
 
 # Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
-_OPERATOR = "fixed_by_head_21bbb821"
+_OPERATOR = "fixed_by_head_498e6ccb"
 
 
 _library = torch.library.Library("attncc", "FRAGMENT")
@@ -1354,8 +4156,8 @@ def _fixed_by_head(
     return_lse: bool = False,
     form: str | None = None,
 ):
-    """Every head sees the earlier tokens of its own block, and of earlier blocks one summary of
-    several, by its number.
+    """The own block, and of every earlier one a part: the last for head 0, the one before it for
+    head 1, and so on.
 
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
@@ -1388,6 +4190,17 @@ def _fixed_by_head(
 
 
 _ROOM = 64  # the fewest tokens that there is room for
+
+
+_WHOLE = _Part(
+    _Piece(_segments, _related, _AS_THEY_STAND, False),
+    _Strips(),
+    _Strips(),
+    slice(None),
+    _Call(0, 0, 0, 0),
+    True,
+    True,
+)
 
 
 @dataclasses.dataclass
@@ -1471,12 +4284,16 @@ def _newest(cache, q, scale):
     def run(q, k, v, numbers, call, store):
         kv_heads = v.shape[1]
         shape = batch, q.shape[1], n
-        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape)
-        chunks = _chunks(first, last, cache.dropped, held, call)
+        part = _WHOLE._replace(call=call)
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape, part)
+        k_part = k[:, :, part.places]
+        v_part = v[:, :, part.places]
+        state = None
+        chunks = _chunks(first, last, cache.dropped, held, part)
         work = _workspace(slab, chunks, q, 2, None)
         results = _forward_slab(
-            _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
-            _entries_of(numbers, slab), slab, chunks, work, call,
+            _fold(q, slab, kv_heads), k_part[slab.entries], v_part[slab.entries],
+            _entries_of(numbers, slab), slab, chunks, work, part.call, state, part.finishes,
         )  # fmt: skip
         store(slab, results[:2])
 
@@ -1639,17 +4456,9 @@ class SparseFixedPerHead(nn.Module):
 
     def _values(self, x, lengths, fixed_by_head):
         """The values of the spec in their order."""
-        return (
-            _merged(
-                fixed_by_head(
-                    _heads(x @ self.Wq, self.h),
-                    _heads(x @ self.Wk, self.h),
-                    _heads(x @ self.Wv, self.h),
-                )
-            )
-            @ self.Wo
-            + self.bo
-        )
+        q = _heads(x @ self.Wq, self.h)
+        k = _heads(x @ self.Wk, self.h)
+        return _merged(fixed_by_head(q, k, _heads(x @ self.Wv, self.h))) @ self.Wo + self.bo
 
     @torch.no_grad()
     def step(self, x: Tensor, cache: Cache | None = None):
@@ -1683,4 +4492,4 @@ class SparseFixedPerHead(nn.Module):
         return self._values(x, None, fixed_by_head), cache
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, h={self.h}, l=128, c=8"
+        return f"dim={self.dim}, h={self.h}, l=128, groups=4"

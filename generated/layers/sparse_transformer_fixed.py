@@ -1,4 +1,4 @@
-# sparse_transformer_fixed: made by attncc 0.1.0 from sparse_transformer_fixed.attn (sha256 61d32028ba60f0e9). Do not edit.
+# sparse_transformer_fixed: made by attncc 0.1.0 from sparse_transformer_fixed.attn (sha256 156e6fa9e9886280). Do not edit.
 # Rebuild: attncc build sparse_transformer_fixed.attn
 #
 #     use "../sparse_fixed.attn"
@@ -7,7 +7,8 @@
 #     layer sparse_transformer_fixed(dim, h = 8, l = 128, c = 8) {
 #       input x[n, dim]
 #       param Wq[dim, dim], Wk[dim, dim], Wv[dim, dim], Wo[dim, dim], bo[dim]
-#       out = merge(attend sparse_fixed(heads(x @ Wq, h), heads(x @ Wk, h), heads(x @ Wv, h), l = l, c = c)) @ Wo + bo
+#       out =
+#         merge(attend sparse_fixed(heads(x @ Wq, h), heads(x @ Wk, h), heads(x @ Wv, h), l = l, c = c)) @ Wo + bo
 #     }
 #
 # From sparse_fixed.attn:

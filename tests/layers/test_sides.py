@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attncc.check.layers.compare import check_layer
+from attncc.check.layers.compare import compare
+from attncc.check.layers.sizes import LayerCase
 from attncc.check.load import load_module
 from attncc.diagnostics import AttnError
 from tests.layers.shared import checked, compiled, layer_of
@@ -68,7 +69,9 @@ def test_a_wrong_module_is_found(right: str, wrong: str) -> None:
     text = " ".join(found.text.split(" "))
     assert right in text
     module = load_module(text.replace(right, wrong), "written")
-    assert not check_layer(module, found.plan, ("torch",), quick=True).ok
+    case = LayerCase("n = 19, padded", 4, (("n", 19),), (("n", (19, 9, 1, 0)),), torch.float64)
+    assert compare(load_module(found.text, "written"), found.spec, case).ok
+    assert not compare(module, found.spec, case).ok
 
 
 @pytest.mark.parametrize(

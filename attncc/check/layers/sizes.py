@@ -83,7 +83,7 @@ def smaller_layer(layer: Layer, given: Mapping[str, str]) -> dict[str, str] | No
     ]
     if not large:
         return None
-    for value, long in itertools.product(_CUT, ((), *((each,) for each in large), large)):
+    for long, value in itertools.product(((), *((each,) for each in large), large), _CUT):
         chosen = dict(given) | dict.fromkeys(large, str(value)) | dict.fromkeys(long, str(_LONGEST))
         try:
             copy = load_layer(layer.source, chosen)
