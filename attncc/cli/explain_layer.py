@@ -24,7 +24,12 @@ def explain_layer(plan: LayerPlan) -> dict[str, Any]:
         "fixed": [each.name for each in layer.parameters if each.fixed],
         "inputs": [{"name": each.name, "shape": str(each.type)} for each in layer.inputs],
         "learned": [
-            {"name": each.name, "shape": str(each.type), "first": each.draw.value if each.draw else None}
+            {
+                "name": each.name,
+                "shape": str(each.type),
+                "first": each.draw.value if each.draw else None,
+                "fixed": each.is_fixed,
+            }
             for each in layer.learned
         ],
         "values": [{"name": name, "shape": str(node.type), "is": text(node)} for name, node in layer.values],
@@ -43,7 +48,7 @@ def _core(planned: Planned) -> dict[str, Any]:
     found = decoders_of(planned) if isinstance(planned, Mixture) else decoder_of(planned)
     return {
         "parameters": {each.name: each.value for each in planned.spec.parameters},
-        "plans": {name: plan_sentence(each.domain, each.pieces) for name, each in plans},
+        "plans": {name: plan_sentence(each.domain, each.pieces, each.lists) for name, each in plans},
         "costs": {name: cost_sentence(each) for name, each in plans},
         "causal": is_causal(planned),
         "decoder": "of each branch" if isinstance(found, dict) else decoder_sentence(found),
@@ -62,7 +67,12 @@ def layer_text(found: dict[str, Any]) -> str:
             )
         lines.append("")
     rows = [("input", each["name"], each["shape"], "") for each in found["inputs"]]
-    rows += [("param", each["name"], each["shape"], f"begins as {each['first']}") for each in found["learned"]]
+    rows += [
+        ("buffer", each["name"], each["shape"], f"is {each['first']}, and stays")
+        if each["fixed"]
+        else ("param", each["name"], each["shape"], f"begins as {each['first']}")
+        for each in found["learned"]
+    ]
     rows += [("", each["name"], each["shape"], each["is"]) for each in found["values"]]
     lines += ["Values", *(f"  {line}" for line in table(rows).splitlines()), ""]
     if found["derivation"]:

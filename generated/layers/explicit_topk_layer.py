@@ -16,7 +16,7 @@
 #         merge(attend largest_scores(heads(x @ Wq, h), heads(x @ Wk, h), heads(x @ Wv, h), keys = keys)) @ Wo + bo
 #     }
 #
-# Plan of `largest_scores`: a tile of rows first … last visits all keys.
+# Plan of `largest_scores`: data tell the tiles of keys that a tile of rows visits.
 # Cost of `largest_scores`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is
 # stored.
 # Decoder of `largest_scores`: none: the pattern is not proven causal, and a query may see keys

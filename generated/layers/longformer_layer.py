@@ -37,10 +37,10 @@
 #       out = merge(attended) @ Wo + bo
 #     }
 #
-# Plan of `marked_window`, `near`: a tile of rows first … last visits all keys.
+# Plan of `marked_window`, `near`: data tell the tiles of keys that a tile of rows visits.
 # Cost of `marked_window`, `near`: 2·d + 2·e flops forward for each visited pair; nothing of size
 # n·m is stored.
-# Plan of `marked_window`, `full`: a tile of rows first … last visits all keys.
+# Plan of `marked_window`, `full`: data tell the tiles of keys that a tile of rows visits.
 # Cost of `marked_window`, `full`: 2·d + 2·e flops forward for each visited pair; nothing of size
 # n·m is stored.
 # Decoder of `marked_window`: none: of the branch `near`, the pattern is not proven causal, and a

@@ -27,7 +27,8 @@
 #       score = i == j ? own : scale * dot(q, unit(k))  # a query's own key counts where no other does
 #     }
 #
-# Plan of `reformer`: a tile of rows first … last visits keys up to last.
+# Plan of `reformer`: data tell the tiles of keys that a tile of rows visits, in 2 passes, within
+# what positions allow: a tile of rows first … last visits keys up to last.
 # Cost of `reformer`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is
 # stored.
 # Decoder of `reformer`: none: keys are ranked, and a later key changes the places of those before

@@ -109,7 +109,7 @@ def layer_header(plan: LayerPlan) -> str:
         plans: Sequence[tuple[str, Plan]] = planned.branches if isinstance(planned, Mixture) else (("", planned),)
         for branch, each in plans:
             of = f" of `{name}`" + (f", `{branch}`" if branch else "")
-            lines += fill(f"Plan{of}: {plan_sentence(each.domain, each.pieces)}", 96)
+            lines += fill(f"Plan{of}: {plan_sentence(each.domain, each.pieces, each.lists)}", 96)
             lines += fill(f"Cost{of}: {cost_sentence(each)}", 96)
         found = decoders_of(planned) if isinstance(planned, Mixture) else decoder_of(planned)
         if isinstance(found, str) or not isinstance(found, dict):
