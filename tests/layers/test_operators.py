@@ -56,6 +56,11 @@ BODIES_OF_INPUTS = {
     "rows by truth values": ("x[n, dim], mark[n]: bool", "out = (mark ? 2 * x : relu(x)) + x"),
     "heads by truth values": ("x[n, dim], mark[n]: bool", "out = merge(mark ? heads(x, 2) : heads(tanh(x), 2))"),
     "keys that no token makes": ("x[n, dim]", "param K[5, dim]; out = attend full_core(x, K, tanh(K))"),
+    "places that the caller names": ("x[n, dim], kept[3]: int", "out = gather(x, kept) * 2"),
+    "names beside those of the spec": (
+        "x[n, dim]",
+        "a_q = x; a = attend full_core(x * 3, x, x); t = transposed(a_q) * sigmoid(log_sums(a)); out = transposed(t)",
+    ),
     "fixed": ("x[n, dim]", "param R[dim, 4] = fixed(normal(0.5)), W[4, dim]; out = tanh(x @ R) @ W"),
     "columns of another sequence": (
         "x[n, dim], y[m, dim]",

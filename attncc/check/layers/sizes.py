@@ -152,7 +152,8 @@ def tensors_of(layer: Layer, case: LayerCase, parameters: Mapping[str, int | flo
         axes = [axis.length(sizes) for axis in each.type.axes]
         shape = [case.batch, *axes] if each.type.batched else axes
         if each.type.kind is not Kind.REAL:
-            found[each.name] = torch.randint(0, 2, shape, generator=generator)
+            most = 2 if each.type.kind is Kind.BOOL else min(2, *(size for _, size in case.sizes))  # places
+            found[each.name] = torch.randint(0, most, shape, generator=generator)
             if each.type.kind is Kind.BOOL:
                 found[each.name] = found[each.name].bool()
             continue

@@ -146,7 +146,9 @@ class _Body:
         batch = f"{self.layer.inputs[0].name}.shape[0]"
         self.printer = Printer(self.spell, learned, self._call, self._side, batch)
         self.read_beside = {(node.args[0].name, node.op) for node in sides_of(self.layer)}
-        self.calls: dict[str, tuple[Node, list[str], str]] = {}  # of what sides are read: arguments, and options
+        # Of what sides are read: the call, its arguments and options, and where its logarithms are.
+        self.calls: dict[str, tuple[Node, list[str], str, str]] = {}
+        self.names = {name for name, _ in self.layer.values} | {each.name for each in self.layer.inputs}
         values = [(name, node) for name, node in self.layer.values if not _is_size(node)]
         self.lines = [line for name, node in values[:-1] for line in self._statements(name, node)]
         self.lines.append(f"return {self.printer.text(values[-1][1])}")
@@ -162,25 +164,36 @@ class _Body:
         for data, each in zip(self.layer.core(call.name).spec.data, call.args, strict=True):
             text = self.printer.text(each)
             if not text.replace(".", "").isidentifier():  # it is read more than once
-                found.append(f"{name}_{data.name} = {text}")
-                text = f"{name}_{data.name}"
+                own = self._free(f"{name}_{data.name}")
+                found.append(f"{own} = {text}")
+                text = own
             arguments.append(text)
         options = [f"{option}={self.printer.text(each)}" for option, each in call.options]
         has_logs = (name, Op.LOG_SUMS) in self.read_beside
-        targets = [name, *[_logs(name)] * has_logs]
+        logs = self._free(f"{name}_log_sums") if has_logs else ""
+        targets = [name, *[logs] * has_logs]
         given = ", ".join([*arguments, *options, *["return_lse=True"] * has_logs])
         found.append(f"{', '.join(targets)} = {self._call(call)}({given})")
         if node.op is Op.DROP:
             found += [f"{each} = {each}.squeeze({axis})" for each, axis in zip(targets, (-3, -2), strict=False)]
-        self.calls[name] = call, arguments, ", ".join(options)
+        self.calls[name] = call, arguments, ", ".join(options), logs
+        return found
+
+    def _free(self, name: str) -> str:
+        """A name for something beside the values of the spec."""
+        found, count = name, 1
+        while found in self.names:
+            count += 1
+            found = f"{name}_{count}"
+        self.names.add(found)
         return found
 
     def _side(self, node: Node) -> str:
         """What a call gives beside its output."""
         name = node.args[0].name
-        call, arguments, options = self.calls[name]
+        call, arguments, options, logs = self.calls[name]
         if node.op is Op.LOG_SUMS:
-            return f"{_logs(name)}.to({name}.dtype)"
+            return f"{logs}.to({name}.dtype)"
         section = self.made[call.name]
         lengths = self.printer.lengths_of(call.dims[0])
         given = ", ".join([*[f"kv_lengths={lengths}"] * (lengths != "None"), *[options] * bool(options)])
@@ -252,10 +265,6 @@ class _Body:
         options.append("form=self.form")
         self.sites.append(CallSite(name, section.function, section.cache, ", ".join(options)))
         return name
-
-
-def _logs(name: str) -> str:
-    return f"{name}_log_sums"
 
 
 def _is_size(node: Node) -> bool:
