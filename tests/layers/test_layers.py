@@ -19,8 +19,9 @@ COMPILED = (  # each with operators and cores that the others lack
     "token_elimination", "transformer_block",
 )  # fmt: skip
 QUICK = (  # whose operators and kinds of cores others have
-    "grouped_query", "linformer_key_value", "linformer_per_head", "multi_query", "reformer_layer",
-    "sparse_fixed_per_head", "sparse_transformer_fixed", "synthesizer_dense_factorized", "synthesizer_mixture",
+    "grouped_query", "linformer_key_value", "linformer_per_head", "longformer_layer", "multi_query", "reformer_layer",
+    "sparse_fixed_per_head", "sparse_transformer_fixed", "sparse_transformer_per_head",
+    "synthesizer_dense_factorized", "synthesizer_mixture",
     "synthesizer_random_factorized", "token_elimination",
 )  # fmt: skip
 
