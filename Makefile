@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help install test lint types unit interpret generated golden format kernels
+.PHONY: help install test lint types unit interpret generated tables golden format kernels
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ interpret: ## The kernels in Triton's interpreter
 generated: ## Rebuild generated/ from specs/
 	$(PYTHON) -m attncc build specs -o generated
 	$(PYTHON) -m attncc build specs/layers -o generated/layers
+
+tables: ## Write the tables of systems in README.md anew
+	$(PYTHON) tests/write_tables.py
 
 golden: ## Rewrite the expected outputs of the tests; review them as a diff
 	$(PYTHON) -m pytest -q --update-golden
