@@ -64,6 +64,7 @@ SMALL: dict[str, dict[str, object]] = {
     "lsh_buckets": {"buckets": 8},
     "non_local_concat": {},
     "non_local_dot": {},
+    "nsa": {"width": 8, "stride": 4, "block": 16, "selected": 5, "w": 9},
     "nsa_selected": {"block": 8, "selected": 3},
     "packed": {},
     "padded": {},

@@ -18,7 +18,7 @@ from attncc.check.formulas import Scope
 from attncc.check.oracle import every_pair, laid_choices
 from attncc.check.sizes import Case, arguments
 from attncc.spec.choices import Choice, choices_of
-from attncc.spec.expr import Expr, Name, Reduce, Top, children
+from attncc.spec.expr import Expr, Reduce, Top, children
 from attncc.spec.model import Spec
 
 ROUNDINGS = 64.0  # so many roundings of the largest number that is compared
@@ -73,10 +73,10 @@ def _wrong(scope: Scope, choice: Choice, found: Tensor, rounding: float) -> str 
 
 def _wrong_keys(scope: Scope, top: Top, found: Tensor, rounding: float) -> str | None:
     """How the keys that rows chose differ from the best ones, where rounding does not explain it."""
-    numbers, related = scope.ranked(top)
+    numbers, related, keys = scope.ranked(top)
     chosen = torch.zeros_like(related)
     for entry in found.unbind(-1):
-        chosen = chosen | (scope.symbols[Name.J] == entry[..., None])
+        chosen = chosen | (keys == entry[..., None])
     if (chosen & ~related).any():
         return f"a key that is not related, at {(chosen & ~related).nonzero()[0].tolist()}"
     entries = (found >= 0).sum(-1)

@@ -12,6 +12,7 @@ import torch
 from attncc.check.given import check_widths, fields_read, sides_of
 from attncc.check.oracle import OutsideTable, dense
 from attncc.check.sizes import Case, arguments, cases, per_batch, shape_of
+from attncc.spec.choices import choices_of
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     TRUE,
@@ -28,6 +29,7 @@ from attncc.spec.expr import (
     Or,
     Reduce,
     Symbol,
+    Top,
     Vector,
     walk,
 )
@@ -50,7 +52,7 @@ def cases_of(spec: Spec, seed: int = 0, quick: bool = False) -> tuple[Case, ...]
     limits: dict[str, tuple[object, ...]] = {"d": widths, "e": value_widths}
     if _has_vectors_of_pairs(spec):
         limits["n"] = _OF_PAIRS
-    step = lcm(*(core.blocks.stride for core in spec.cores if core.blocks is not None))
+    step = step_of_blocks(spec)
     if step > 1:  # the first key begins a block
         limits["k_start"] = (0, step, 3 * step)
     if max(_most_dots(core.weight, core.score) for core in spec.cores) > 2:
@@ -66,8 +68,22 @@ def cases_of(spec: Spec, seed: int = 0, quick: bool = False) -> tuple[Case, ...]
     )
 
 
+def step_of_blocks(spec: Spec) -> int:
+    """Of how many keys the first one has to stand at a multiple."""
+    chosen = (each.let.value for each in choices_of(spec))
+    return lcm(
+        *(core.blocks.stride for core in spec.cores if core.blocks is not None),
+        *(each.block for each in chosen if isinstance(each, Top)),
+    )
+
+
 def fits(spec: Spec, case: Case) -> bool:
-    """Whether indices lie in their tables: those that one token decides everywhere, those of both at related pairs."""
+    """Whether the first key begins a block, and indices lie in their tables.
+
+    Those that one token decides have to everywhere, those of both at related pairs.
+    """
+    if case.k_start % step_of_blocks(spec):
+        return False
     if not reads_tables(spec):
         return True
     d, e = fitting_widths(spec)

@@ -8,7 +8,7 @@ neither a result nor a gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -48,6 +48,7 @@ from attncc.spec.expr import (
     Rotate,
     RowSum,
     Select,
+    Shares,
     Symbol,
     Table,
     Token,
@@ -90,6 +91,8 @@ class Scope:
     related: Tensor | None = None  # the pairs that a sum over keys takes
     visible: Tensor | None = None  # the pairs whose key `kv_lengths` does not hide
     keys: Scope | None = None  # that of single keys, where the keys of pairs are blocks of these
+    key_heads: int | None = None  # how many there are, if there are fewer than query heads
+    shares: Callable[[Shares], Tensor] | None = None  # what another attention gives to the positions of keys
     choices: Mapping[str, Tensor] = field(default_factory=dict)  # by the names of lets, in place of what these mean
     _known: dict[object, Number] = field(default_factory=dict, compare=False)
     _masks: dict[object, Tensor] = field(default_factory=dict, compare=False)
@@ -274,23 +277,54 @@ class Scope:
         """Whether a key is among those that the query has chosen, or would choose."""
         if name in self.choices:
             found = torch.tensor(False, device=self._device)
+            of = self.symbols[Name.J] // top.block
             for entry in self.choices[name].unbind(-1):
-                found = found | (self.symbols[Name.J] == entry[..., None])
+                found = found | ((of == entry[..., None]) & (entry[..., None] >= 0))
             return found
-        numbers, related = self.ranked(top)
+        numbers, related, _ = self.ranked(top)
         order = torch.where(related, numbers, -math.inf).sort(dim=-1, descending=True, stable=True).indices
         is_first: Tensor = torch.zeros_like(related).scatter(-1, order[..., : top.count], value=True)
-        return is_first & related
+        keys = self.symbols[Name.J]
+        of = keys // top.block - keys[..., :1] // top.block
+        return (is_first & related).gather(-1, of.expand(*related.shape[:3], of.shape[-1]))
 
-    def ranked(self, top: Top) -> tuple[Tensor, Tensor]:
-        """The numbers of pairs by which keys are chosen, and among which pairs."""
-        keys = self.symbols[Name.J].shape[-1]
-        shape = (1, 1, 1, keys) if self.mask is None else self.mask.shape
-        shape = wide.joint_shape(shape, (*self.symbols[Name.I].shape[:3], keys))
+    def ranked(self, top: Top) -> tuple[Tensor, Tensor, Tensor]:
+        """The numbers by which keys, or blocks of keys, are chosen, among which ones, and where each stands."""
+        keys = self.symbols[Name.J]
         visible = torch.tensor(True, device=self._device) if self.visible is None else self.visible
-        related = (self.predicate(top.among) & visible).expand(shape)
-        numbers = replace(self, mask=related, _known={}, _masks={}).number(top.by).value().detach().to(self.real)
-        return numbers.expand(shape), related
+        if top.block > 1:
+            first = keys[..., :: top.block]
+            visible = visible[..., :: top.block] if visible.dim() else visible
+            if (first % top.block).any():
+                raise ValueError(f"keys do not begin where a block of {top.block} does")
+            among = replace(self, symbols={**self.symbols, Name.J: first}, mask=None, _known={}, _masks={})
+            keys = first
+        else:
+            among = self
+        rows = (1, 1, 1) if self.mask is None else self.mask.shape[:3]
+        own = self.symbols[Name.I].shape[:3]
+        shape = wide.joint_shape((*rows, keys.shape[-1]), (*own, keys.shape[-1]))
+        related = (among.predicate(top.among) & visible).expand(shape)
+        if isinstance(top.by, Shares):
+            assert self.shares is not None
+            numbers = self.shares(top.by).to(self.real)  # of each position from the first key on
+            size = shape[-1] * top.block
+            numbers = torch.nn.functional.pad(numbers, (0, max(size - numbers.shape[-1], 0)))[..., :size]
+            numbers = numbers.reshape(*numbers.shape[:-1], shape[-1], top.block).sum(-1)
+        else:
+            numbers = replace(self, mask=related, _known={}, _masks={}).number(top.by).value().detach().to(self.real)
+        numbers = numbers.expand(shape)
+        if top.grouped:
+            numbers = self._of_groups(numbers, lambda each: torch.stack(each).sum(0))
+            related = self._of_groups(related, lambda each: torch.stack(each).all(0))
+        return numbers, related, keys // top.block
+
+    def _of_groups(self, values: Tensor, join: Callable[[list[Tensor]], Tensor]) -> Tensor:
+        """What heads that share a key head have together, for each of them."""
+        heads = values.shape[1]
+        group = heads // (self.key_heads or heads)
+        together = [join(list(values[:, at : at + group].unbind(1))) for at in range(0, heads, group)]
+        return torch.stack(together, 1).repeat_interleave(group, 1)
 
     def _is_member(self, element: Expr, of: Expr) -> Tensor:
         number, entries = self.number(element).mantissa, self.vector(of, self._width(of)).mantissa

@@ -69,7 +69,8 @@ class _Function:
     """A function: what its text says without the docstring, the names in it, and the pointers of vectors.
 
     `outline` is the text with nought for every number. `asked` are names of what a pattern reads, each with its
-    pointer, `numbers` those of numbers in scores and weights, and `truths` those of which some are truth values.
+    pointer, `numbers` those of numbers in scores and weights, `lists` pointers to lists of rows, and `truths` the names
+    of which some are truth values.
     """
 
     text: str
@@ -80,6 +81,7 @@ class _Function:
     written: tuple[str, ...]
     asked: tuple[tuple[str, str], ...]
     numbers: tuple[tuple[str, str], ...]
+    lists: tuple[str, ...]
     truths: tuple[str, ...]
 
 
@@ -228,10 +230,14 @@ def _function(node: ast.FunctionDef) -> _Function:
     ]
     asked = tuple((name, _pointer_in(value)) for name, value in assigned if _asks(name, value))
     numbers = tuple((name, _pointer_in(value)) for name, value in assigned if _is_call_of("_load_numbers", value))
+    at = [each for _, value in assigned if _is_call_of("_lists_at", value) for each in ast.walk(value)]
+    named_at = {each.id for each in at if isinstance(each, ast.Name)}
+    lists = (*(name for name in named_at if name.endswith("_ptr")),)
+    lists += tuple(_pointer_in(value) for name, value in assigned if name.endswith("_lists"))
     predicates = [each for each in inside if isinstance(each, ast.expr) and _is_of_truths(each)]
     predicates += [value for name, value in assigned if name == "related"]
     truths = tuple(truth for each in predicates for truth in _truths(each))
-    return _Function(text, outline, len(inside), names, tuple(read), tuple(written), asked, numbers, truths)
+    return _Function(text, outline, len(inside), names, tuple(read), tuple(written), asked, numbers, lists, truths)
 
 
 def _asks(name: str, value: ast.expr) -> bool:
@@ -279,6 +285,7 @@ def _asked(parts: list[_Function]) -> Iterator[tuple[str, str]]:
         for name, pointer in part.numbers:
             if name in truths:
                 yield pointer, "i1"
+        yield from ((pointer, "i32") for pointer in part.lists)
 
 
 def _vectors(parts: list[_Function]) -> Iterator[str]:

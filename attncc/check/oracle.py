@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ from attncc.spec.expr import (
     Negate,
     Output,
     RowSum,
+    Shares,
     Symbol,
     Token,
     UpTo,
@@ -43,7 +45,7 @@ from attncc.spec.expr import (
     walk,
 )
 from attncc.spec.model import Align, Spec
-from attncc.spec.pooled import Blocked
+from attncc.spec.pooled import Blocked, outside
 
 __all__ = ["Dense", "Lengths", "OutsideTable", "dense", "related"]
 
@@ -165,7 +167,44 @@ def every_pair(
         keys = Scope(symbols, laid, dtype, visible=shown)
         m, kv_lengths, symbols, shown = _blocked(spec.blocks, symbols, batch, m, kv_lengths, k_start, device)
     visible = shown.expand(batch, heads, n, m)
-    return Scope(symbols, laid, dtype, mask=visible, score=spec.score, visible=shown, keys=keys)
+
+    def shares(of: Shares) -> Tensor:
+        options = {"scale": scale, "kv_lengths": kv_lengths, "q_start": q_start, "k_start": k_start, "dtype": dtype}
+        return _shares(spec, of, data, options)
+
+    return Scope(
+        symbols,
+        laid,
+        dtype,
+        mask=visible,
+        score=spec.score,
+        visible=shown,
+        keys=keys,
+        key_heads=_key_heads(spec, given),
+        shares=shares,
+    )
+
+
+def _key_heads(spec: Spec, data: Mapping[str, Tensor]) -> int | None:
+    """How many key heads there are, where data of keys have such."""
+    found = (each for each in spec.data if each.is_column and Size.HEADS in each.axes and each.name in data)
+    return next((data[each.name].shape[each.axes.index(Size.HEADS)] for each in found), None)
+
+
+@torch.no_grad()
+def _shares(spec: Spec, of: Shares, data: Sequence[Tensor], options: Mapping[str, Any]) -> Tensor:
+    """What another attention gives to the positions from the first key on, [B, H, n, positions]."""
+    blocks = Blocked(of.width, of.stride, of.at) if of.width else None
+    fields = {"pattern": of.pattern, "score": of.score, "weight": of.weight, "normalizer": of.normalizer}
+    own = replace(spec, value=of.value, blocks=blocks, branches=(), combine=None, **fields)  # type: ignore[arg-type]
+    found = dense(own, *data, **options).weights
+    if blocks is None:
+        return found
+    spread = found.new_zeros(*found.shape[:3], max(found.shape[3] - 1, 0) * blocks.stride + blocks.width)
+    for block in range(found.shape[3]):
+        first = block * blocks.stride
+        spread[..., first : first + blocks.width] += found[..., block, None] / blocks.width
+    return spread
 
 
 def laid_choices(spec: Spec, choices: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]:
@@ -329,7 +368,7 @@ def related(
         ValueError: where data that the pattern reads are missing, or have other axes.
     """
     vectors = {node.name for node in walk(spec.pattern) if isinstance(node, Vector)}
-    if vectors - (data or {}).keys() or any(node == Symbol(Name.SCORE) for node in walk(spec.pattern)):
+    if vectors - (data or {}).keys() or any(node == Symbol(Name.SCORE) for node in outside(spec.pattern)):
         raise ValueError("this pattern depends on q and k: read the weights of `dense` instead")
     sizes = {Size.BATCH: batch, Size.HEADS: heads, Size.QUERIES: n, Size.KEYS: m, Size.WIDTH: width}
     read = {node.name for node in walk(spec.pattern) if isinstance(node, Token | Entry | UpTo)} | vectors
@@ -344,7 +383,15 @@ def related(
     shown = _visible(batch, m, kv_lengths, where)
     if spec.blocks is None:
         visible = shown.expand(batch, heads, n, m)
-        return _related(Scope(symbols, laid, torch.float64, mask=visible, visible=shown), spec, visible)
+
+        def shares(of: Shares) -> Tensor:
+            given = {"kv_lengths": kv_lengths, "q_start": q_start, "k_start": k_start}
+            tensors = ((data or {})[each.name] for each in spec.data)
+            return _shares(spec, of, [each.double() if each.is_floating_point() else each for each in tensors], given)
+
+        key_heads = _key_heads(spec, data or {})
+        scope = Scope(symbols, laid, torch.float64, mask=visible, visible=shown, key_heads=key_heads, shares=shares)
+        return _related(scope, spec, visible)
     count, _, symbols, visible = _blocked(spec.blocks, symbols, batch, m, kv_lengths, k_start, where)
     scope = Scope(symbols, laid, torch.float64, mask=visible, visible=visible)
     pairs = _related(scope, spec, visible.expand(batch, heads, n, count))

@@ -28,7 +28,7 @@ def smaller(spec: Spec, given: Mapping[str, str]) -> dict[str, str] | None:
     small = [each for each in spec.parameters if isinstance(each.value, int) and not _is_large(each)]
     for values in islice(choices, _MOST_TRIED):
         chosen = dict(given) | {each.name: str(value) for each, value in zip(large, values, strict=True)}
-        for rest in ({}, {each.name: str(min(each.value, 3)) for each in small}):
+        for rest in ({}, *({each.name: str(min(each.value, most)) for each in small} for most in (3, 4))):
             if _is_legal(spec, chosen | rest):
                 return chosen | rest
     return None

@@ -7,26 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attncc.emit.prologue.derive import numbers_name
+from attncc.emit.prologue.derive import function_of
 from attncc.emit.units import Unit, laid_out, renamed, shared, units_of
 
 
-def with_numbers(text: str, choice: str, numbers: str) -> str:
-    """A module's text with the function that computes the numbers for a choice.
+def with_numbers(text: str, choice: str, part: str, numbers: str) -> str:
+    """A module's text with the function that computes something for a choice.
 
     Args:
+        part: `numbers` by which keys are chosen, or which ones they are chosen `among`.
         numbers: the module whose `weights` these are.
     """
     own, others = units_of(text), units_of(numbers)
     alike = shared([own, others])
     taken = {name for unit in own for name in unit.names}
     kept = [unit for unit in _needed(others) if not alike.issuperset(unit.names)]
-    names = {name: f"_{choice}{name}" for unit in kept for name in unit.names if name in taken and name != "weights"}
+    prefix = choice if part == "numbers" else f"{choice}_{part}"
+    names = {name: f"_{prefix}{name}" for unit in kept for name in unit.names if name in taken and name != "weights"}
     written = [
-        Unit(unit.names, renamed(unit.text, names).replace("def weights(", f"def {numbers_name(choice)}(", 1), False)
+        Unit(
+            unit.names, renamed(unit.text, names).replace("def weights(", f"def {function_of(choice, part)}(", 1), False
+        )
         for unit in kept
     ]
-    heading = f"# --- the numbers by which `{choice}` is chosen ".ljust(100, "-")
+    what = f"the numbers by which `{choice}` is chosen" if part == "numbers" else f"what `{choice}` is chosen among"
+    heading = f"# --- {what} ".ljust(100, "-")
     return f"{text.rstrip()}\n\n\n{heading}\n\n\n{laid_out(written)}\n"
 
 

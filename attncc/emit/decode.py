@@ -15,6 +15,7 @@ from attncc.plan.decoder import Decoder
 from attncc.plan.describe import decoder_text
 from attncc.plan.model import Plan
 from attncc.spec.data import Size
+from attncc.spec.model import Spec
 
 _COLUMNS = (Kind.COLUMN_VECTOR, Kind.COLUMN_NUMBER, Kind.COLUMN_FACT)
 
@@ -51,6 +52,8 @@ class Decode:
     signature: str
     step_options: str
     prefill_options: str
+    anew: bool
+    token_axes: str
 
 
 def decode_of(
@@ -59,6 +62,8 @@ def decode_of(
     """The texts of a plan with a decoder."""
     spec, core = plan.spec, operands.core
     columns = [each.name for each in core.of_kind(*_COLUMNS)]
+    if decoder.anew:
+        columns = [each.name for each in spec.data if each.is_column]
     offsets = [each.name for each in core.of_kind(Kind.OFFSET_NUMBER)]
     data = [each.name for each in spec.data]
     scale = ["scale"] if spec.reads_scale else []
@@ -107,4 +112,12 @@ def decode_of(
         signature=", ".join(f"{name}: Tensor" for name in data),
         step_options="".join(f", {each}" for each in ["*", *optional] if optional),
         prefill_options="".join(f", {each}" for each in options),
+        anew=decoder.anew,
+        token_axes=_token_axes(spec),
     )
+
+
+def _token_axes(spec: Spec) -> str:
+    """The text of a table that says which axis of the data of keys is that of the tokens."""
+    found = (f'"{each.name}": {each.axes.index(Size.KEYS)}' for each in spec.data if each.is_column)
+    return f"{{{', '.join(found)}}}"

@@ -28,7 +28,8 @@ def choice_words(choices: Sequence[Choice]) -> list[str]:
     for each in choices:
         axes = "n, " + str(each.entries) if each.entries is not None else "n" if each.of_rows else "m"
         heads = "heads" if each.by_query_head else "kv heads"
-        missing = ", positions of keys, -1 for none" if each.entries is not None else ""
+        what = "positions of keys" if each.block == 1 else f"numbers of blocks of {each.block} keys"
+        missing = f", {what}, -1 for none" if each.entries is not None else ""
         words.append(f"{each.name}: [batch, {heads}, {axes}]{missing}.")
     return words
 
@@ -126,8 +127,10 @@ class FunctionalForm:
         heads = "heads" if choice.by_query_head else sizes.kv_heads
         length = sizes[Size.QUERIES if choice.of_rows else Size.KEYS]
         if choice.entries is not None:
+            heads = sizes[Size.HEADS] if heads == "heads" else heads
             end = f"k_start + {sizes[Size.KEYS]}"
-            return f"(({sizes[Size.BATCH]}, {sizes[Size.HEADS]}, {length}, {choice.entries}), -1, {end})"
+            end = end if choice.block == 1 else f"-(-({end}) // {choice.block})"
+            return f"(({sizes[Size.BATCH]}, {heads}, {length}, {choice.entries}), -1, {end})"
         match choice.let.value:
             case Reduce(vector=vector):
                 end = width_text(vector)

@@ -28,23 +28,26 @@ def emit_core(plan: Plan, branch: str = "", *, decodes: bool = True) -> str:
         decodes: whether the module decodes where the plan can.
     """
     text = render("module.py.jinja", _values(plan, branch, decodes=decodes))
-    for name, numbers in plan.chosen:
-        values = _values(numbers, branch, decodes=False)
-        values |= {"numbers_alone": True, "weights_data": values["data"], "weights_arguments": values["data"]}
-        text = with_numbers(finish(text), name, finish(render("module.py.jinja", values)))
+    for each in plan.chosen:
+        for part, numbers in (("numbers", each.plan), ("among", each.among)):
+            if numbers is not None:
+                values = _values(numbers, branch, decodes=False, kernels=False)
+                values |= {"numbers_alone": True, "weights_data": values["data"], "weights_arguments": values["data"]}
+                values["gives_shares"] = each.of_shares and part == "numbers"
+                of_choice = finish(render("module.py.jinja", values))
+                text = with_numbers(finish(text), each.choice, part, of_choice)
     return finish(with_imports(header(plan.spec, (("", plan),)), text))
 
 
-def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
+def _values(plan: Plan, branch: str, *, decodes: bool, kernels: bool = True) -> dict[str, object]:
     """What the template reads; texts are printed, numbers and flags decided elsewhere."""
     spec = plan.spec
     operands = Operands(spec, plan.core)
     torch_form = TorchForm(plan, operands)
     triton_form = TritonForm(plan)
     parts = torch_form.parts()
-    torch_alone = not plan.has_kernels
-    triton_text = "" if torch_alone else triton_form.kernel_text()
-    launchers = "" if torch_alone else triton_form.launchers()
+    triton_text = triton_form.kernel_text() if kernels else ""
+    launchers = triton_form.launchers() if kernels else ""
     statistics = tuple(name for name in plan.torch.forward.outputs if name != "out")
     kept = (*statistics, "residual") if plan.reads_delta else statistics
     lse_index = 1 + statistics.index("lse") if plan.has_lse else 0
@@ -69,7 +72,7 @@ def _values(plan: Plan, branch: str, *, decodes: bool) -> dict[str, object]:
         **passes,
         **interface,
         "numbers_alone": False,
-        "torch_alone": torch_alone,
+        "gives_shares": False,
         "spec": spec,
         "derivation": derivation(plan.steps),
         "docstring": docstring(spec),

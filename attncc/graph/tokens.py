@@ -169,7 +169,9 @@ class _Splitter:
         if isinstance(expr, Let) and isinstance(expr.value, Top):
             own = self._derived(expr, Kind.ROW_FACT, expr.name)
             self.operands[own] = replace(self.operands[own], listed=True)
-            return Member(Symbol(Name.J), Local(own), span=expr.span)
+            block, key = expr.value.block, Symbol(Name.J)
+            of: Expr = key if block == 1 else Binary(BinaryOp.FLOOR_DIVIDE, key, Const(block))
+            return Member(of, Local(own), span=expr.span)
         side = side_of(expr, self.data)
         if side in _FACTS and not any(isinstance(node, Member) for node in walk(expr)):
             return self._taken_out(expr, side, _FACTS[side])

@@ -20,7 +20,7 @@ from attncc.plan.later_keys import refuse_later_keys
 from attncc.plan.list_steps import with_lists
 from attncc.plan.listing import lists_of
 from attncc.plan.lists import LIST
-from attncc.plan.model import Mixture, Passes, Plan, Planned, Slabs
+from attncc.plan.model import Chosen, Mixture, Passes, Plan, Planned, Slabs
 from attncc.plan.outer import outer
 from attncc.plan.overflow import overflows
 from attncc.plan.ranges import Domain, HeadClass
@@ -45,8 +45,12 @@ from attncc.spec.expr import (
     Let,
     Merge,
     Name,
+    Output,
+    Pooled,
+    Shares,
     Symbol,
     Top,
+    Vector,
     walk,
 )
 from attncc.spec.model import Spec
@@ -69,9 +73,17 @@ def plan(spec: Spec) -> Planned:
     if spec.combine is None:
         planned = plan_core(spec)
         return replace(planned, warnings=(*planned.warnings, *warnings))
-    mixture = Mixture(spec, tuple((name, _branch(branch, spec)) for name, branch in spec.branches), warnings)
+    read = _branches_read(spec.combine) | {each.name for _, branch in spec.branches for each in branch.data}
+    branches = tuple((name, _branch(branch, spec)) for name, branch in spec.branches if name in read)
+    mixture = Mixture(spec, branches, warnings)
     _check_merges(mixture)
     return mixture
+
+
+def _branches_read(combine: Expr) -> set[str]:
+    """The branches whose outputs are combined; of others only what they give to keys may be asked for."""
+    found = {node.branch for node in walk(combine) if isinstance(node, Output)}
+    return found.union(*(node.branches for node in walk(combine) if isinstance(node, Merge)))
 
 
 def _refuse_choices_among_blocks(spec: Spec) -> None:
@@ -201,17 +213,49 @@ def _on_blocks(spec: Spec) -> Spec:
     )
 
 
-def _chosen(spec: Spec) -> Iterator[tuple[str, Plan]]:
+def _chosen(spec: Spec) -> Iterator[Chosen]:
     """The attentions whose weights say which keys the pattern chooses."""
     for each in choices_of(spec):
-        if isinstance(each.let.value, Top):
-            top = each.let.value
-            yield (
-                each.name,
-                plan_core(
-                    replace(spec, pattern=top.among, score=top.by, weight=Symbol(Name.SCORE), normalizer=Const(1))
-                ),
-            )
+        match each.let.value:
+            case Top(by=Shares() as shares, among=among, block=block):
+                own = replace(
+                    spec,
+                    pattern=shares.pattern,
+                    score=shares.score,
+                    weight=shares.weight,
+                    normalizer=shares.normalizer,
+                    value=shares.value,
+                    blocks=Blocked(shares.width, shares.stride, shares.at) if shares.width else None,
+                )
+                related = _among(spec, shares.value, among, block)
+                yield Chosen(each.name, *(_precisely(plan_core(part)) for part in (own, related)))
+            case Top(by=by, among=among):
+                own = replace(spec, pattern=among, score=by, weight=Symbol(Name.SCORE), normalizer=Const(1))
+                yield Chosen(each.name, _precisely(plan_core(own)))
+
+
+def _among(spec: Spec, keys: Expr, among: Expr, block: int) -> Spec:
+    """An attention to the blocks of keys among which queries choose; each stands where its first key does."""
+    data = {each.name: each for each in spec.data}
+    vectors = (each for each in walk(keys) if isinstance(each, Vector))
+    value: Expr = next(each for each in vectors if data[each.name].is_column)
+    blocks = None
+    if block > 1:
+        blocks = Blocked(block, block, Binary(BinaryOp.MULTIPLY, Const(block), Symbol(Name.J)))
+        value = Pooled(value, block, block, blocks.at)
+    return replace(
+        spec, pattern=among, score=Const(0), weight=Const(0), normalizer=Const(1), value=value, blocks=blocks
+    )
+
+
+def _precisely(plan: Plan) -> Plan:
+    """A plan for weights alone, whose derived vectors are not rounded to the type of q."""
+    operands = tuple(
+        replace(each, wide=True) if each.value is not None and each.kind.is_vector else each
+        for each in plan.core.operands
+    )
+    lists = plan.lists and replace(plan.lists, states=None)
+    return replace(plan, core=replace(plan.core, operands=operands), states=None, lists=lists)
 
 
 def _domain(spec: Spec) -> Domain:

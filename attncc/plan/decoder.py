@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from attncc.graph.core import Kind
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.ranges import HeadClass, Interval, Segment
+from attncc.spec.data import Blocks
 from attncc.spec.expr import (
     TRUE,
     Binary,
@@ -19,7 +20,6 @@ from attncc.spec.expr import (
     Name,
     OverKeys,
     Symbol,
-    Top,
     names_in,
     substitute,
     walk,
@@ -39,6 +39,7 @@ class Decoder:
         sums: whether keys that all later queries see are summed up and not kept.
         reads_length: whether weights read how long the whole sequence is.
         carries: whether derived values are sums over keys, which go on from token to token.
+        anew: whether what the caller gives of keys stays, and all that is derived from it is derived anew.
     """
 
     leading: int = 0
@@ -46,6 +47,7 @@ class Decoder:
     sums: bool = False
     reads_length: bool = False
     carries: bool = False
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,6 @@ class _Kept:
 
 def decoder_of(plan: Plan) -> Decoder | str:
     """What a decoder keeps, or why the plan has none."""
-    if plan.spec.blocks is not None:
-        return "keys are blocks of keys, and the last one is not complete until its keys have come"
     classes = [each for each in plan.domain.classes if not each.facts.empty]
     core = plan.core
     if not all(each.facts.causal for each in classes):
@@ -67,10 +67,10 @@ def decoder_of(plan: Plan) -> Decoder | str:
     derived = [each.value for each in core.derived if each.value is not None]
     if any(isinstance(node, OverKeys) and node.function == "rank" for each in derived for node in walk(each)):
         return "keys are ranked, and a later key changes the places of those before it"
-    if any(isinstance(node, Top) for each in derived for node in walk(each)):
-        return "queries choose among all keys, and a step is given the new ones alone"
     if any(names_in(each) & _LENGTHS for each in derived):
         return "what is derived from a token reads how many tokens there are"
+    if plan.spec.blocks is not None or plan.chosen:
+        return _anew(plan)
     if _looks_up_pairs(plan):
         return "a table is looked up by a query and a key together, and only new tokens' indices are checked"
     fields = (core.pattern, core.score, core.weight, core.normalizer)
@@ -87,6 +87,20 @@ def decoder_of(plan: Plan) -> Decoder | str:
         reads_length=reads_length,
         carries=any(isinstance(node, OverKeys) for each in derived for node in walk(each)),
     )
+
+
+def _anew(plan: Plan) -> Decoder | str:
+    """A decoder of a plan in which a key to come may change what is derived of those before it: blocks and choices."""
+    related = [part for each in plan.chosen for part in (each.plan, each.among) if part is not None]
+    if not all(one.facts.causal for each in related for one in each.domain.classes if not one.facts.empty):
+        return "queries choose by keys that are not proven to stand before them"
+    spec = plan.spec
+    fields = (spec.pattern, spec.score, spec.weight, spec.normalizer)
+    if any(names_in(each) & _LENGTHS for each in fields):
+        return "blocks of keys and choices are made anew for each token, but something reads how many tokens there are"
+    if any(isinstance(axis, Blocks) for each in spec.data for axis in each.axes):
+        return "blocks of keys and choices are made anew for each token, but a table has entries for all blocks"
+    return Decoder(anew=True)
 
 
 def _looks_up_pairs(plan: Plan) -> bool:

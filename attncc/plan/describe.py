@@ -149,6 +149,8 @@ def decoder_text(decoder: Decoder) -> str:
     """What a decoder keeps for all heads."""
     if decoder.sums:
         return "sums over the keys that all later queries see, and the other keys so far"
+    if decoder.anew:
+        return "every key so far as it was given, of which blocks and choices are made anew"
     if decoder.back is None:
         return "every key so far"
     last = _last(decoder.back + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attncc.graph.core import Core
 from attncc.plan.conjunctions import any_of, conjunctions, union
 from attncc.plan.fact_reader import FactReader
-from attncc.plan.lists import Lists, Order, Pass, Runs, is_marked
+from attncc.plan.lists import Lists, Order, Pass, Runs, is_marked, named_by
 from attncc.spec.data import Data
 from attncc.spec.expr import And, Entry, Expr, Local, Name, Not, names_in, walk
 
@@ -38,6 +38,9 @@ def lists_of(core: Core, data: dict[str, Data]) -> Lists:
 
 
 def _pass(pattern: Expr, runs: tuple[Runs, ...], order: Order | None) -> Pass:
+    named = [named_by(each) for each in runs]
+    if named[0] is not None:
+        return Pass(pattern=pattern, runs=runs, few=min(each for each in named if each is not None))
     told = any(each.blocks for each in runs)  # blocks are told by places
     alive = any_of([each.keys for each in runs]) if all(each.keys for each in runs) and not told else None
     if order is not None:
@@ -54,7 +57,13 @@ def _pass(pattern: Expr, runs: tuple[Runs, ...], order: Order | None) -> Pass:
 
 
 def _by_layout(order: Order | None, runs: list[Runs]) -> list[list[Runs]]:
-    """Conjunctions of one order, those apart whose keys may stand side by side where others are told by places."""
+    """Conjunctions of one order, those apart whose keys may stand side by side where others are told by places.
+
+    Those are apart, too, in which each row has a list of its own.
+    """
+    if order is None and (named := [each for each in runs if named_by(each) is not None]):
+        others = [each for each in runs if each not in named]
+        return [*(_by_layout(order, others) if others else []), named]
     marked = [each for each in runs if is_marked(each)]
     if order is not None or not marked or not any(each.blocks for each in runs):
         return [runs]

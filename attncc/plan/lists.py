@@ -98,6 +98,8 @@ class Pass:
         rows_first: rows for which this holds have tiles of their own, where there are fewer of these then.
         alive: keys for which this does not hold are related to no row, and are left out.
         apart: keys for which this holds stand apart from the others, side by side.
+        few: how many keys lists name at a time that each row has for itself, if such say which keys it sees. Rows may
+            then stand alone, where neighbours see much that a row does not.
     """
 
     pattern: Expr
@@ -106,6 +108,12 @@ class Pass:
     rows_first: Expr | None = None
     alive: Expr | None = None
     apart: Expr | None = None
+    few: int | None = None
+
+    @property
+    def alone(self) -> tuple[int, int] | None:
+        """Rows and keys of a tile where rows stand alone."""
+        return None if self.few is None else (1, min(self.few, LIST))
 
     @property
     def moves_rows(self) -> bool:
@@ -131,12 +139,22 @@ class Lists:
     states: States | None = None
 
     @property
+    def has_few(self) -> bool:
+        """Whether rows of some pass may stand alone."""
+        return any(each.few is not None for each in self.passes)
+
+    @property
     def has_runs(self) -> bool:
         """Whether a row's keys are one run, all of which it is related to."""
         (first, *others) = self.passes
         if others or len(first.runs) > 1 or not first.runs[0].exact:
             return False
         return first.order is None or first.order.alike
+
+
+def named_by(runs: Runs) -> int | None:
+    """How many keys each entry of the lists names that say which keys a row sees, if such do."""
+    return min((each.width for each in runs.blocks if isinstance(each, Named)), default=None)
 
 
 def is_marked(runs: Runs) -> bool:

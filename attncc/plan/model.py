@@ -71,7 +71,7 @@ class Plan:
     what rounding to 16 bits takes from it. `pieces` is None where the pattern runs as a whole, `lists` where it does
     not depend on data, `states` where every pair is computed; `of_sums` tells the gradients of a row's sums, by the
     names of what backward reads. `chosen` are attentions whose weights are the numbers by which the pattern chooses
-    keys, each with the name of the choice. `gpu` holds exponents in base two, `torch` natural.
+    keys. `gpu` holds exponents in base two, `torch` natural.
     """
 
     spec: Spec
@@ -92,12 +92,7 @@ class Plan:
     tiles: tuple[Tiles, ...]
     slabs: Slabs
     warnings: tuple[Diagnostic, ...]
-    chosen: tuple[tuple[str, Plan], ...] = ()
-
-    @property
-    def has_kernels(self) -> bool:
-        """Whether kernels can carry it out: they read no lists of queries."""
-        return not any(each.listed for each in self.core.operands)
+    chosen: tuple[Chosen, ...] = ()
 
     @property
     def depends_on_distance(self) -> bool:
@@ -107,8 +102,29 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """An attention whose weights are the numbers by which keys are chosen.
+
+    Attributes:
+        choice: the name of the choice.
+        plan: the attention.
+        among: where the numbers are what that attention gives to keys, one that relates the keys, or blocks of keys,
+            among which a query chooses, all with the weight 0.
+    """
+
+    choice: str
+    plan: Plan
+    among: Plan | None = None
+
+    @property
+    def of_shares(self) -> bool:
+        """Whether the numbers are weights over normalisers."""
+        return self.among is not None
+
+
+@dataclass(frozen=True, slots=True)
 class Mixture:
-    """Several plans, one for each branch of a spec; what their outputs are combined to stands in the spec."""
+    """Several plans, one for each branch that is combined; what their outputs are combined to stands in the spec."""
 
     spec: Spec
     branches: tuple[tuple[str, Plan], ...]

@@ -8,9 +8,11 @@ from keyword import iskeyword
 
 from attncc.diagnostics import Diagnostic, Label
 from attncc.spec.body import BodyResolver
+from attncc.spec.channels import CHANNELS
+from attncc.spec.choices import is_choice
 from attncc.spec.core_fields import FieldResolver, needed
 from attncc.spec.data import RESERVED, Data
-from attncc.spec.expr import Expr, Or, Output
+from attncc.spec.expr import Expr, Or, Output, Shares, Type, type_of, walk
 from attncc.spec.expressions import ExpressionResolver
 from attncc.spec.fields import FieldName
 from attncc.spec.model import Spec
@@ -42,6 +44,7 @@ class BranchResolver:
         self.errors = errors
         self.branches = tuple(each for each in attention.statements if isinstance(each, tree.Branch))
         self.attention = attention
+        self.shares: dict[str, Shares | str] = {}
 
     @property
     def exist(self) -> bool:
@@ -54,6 +57,7 @@ class BranchResolver:
         for branch in self.branches:
             if self._is_free(branch.name, found):
                 spec = self._branch(branch, outer, base)
+                self.shares[branch.name.text] = _shares(branch.name.text, spec, declared)
                 found[branch.name.text] = replace(spec, data=needed(spec, declared))
         combine = self._combine(outer, {branch.name.text: branch for branch in self.branches})
         read = {each.name: each for spec in found.values() for each in spec.data}
@@ -87,6 +91,7 @@ class BranchResolver:
         expressions = ExpressionResolver(self.fields.source, words, self.errors)
         expressions.used = self.fields.expressions.used
         expressions.declared = self.fields.expressions.declared
+        expressions.branches = self.shares
         for statement in branch.statements:
             if isinstance(statement, tree.Declaration | tree.Branch | tree.Require):
                 what = "data are declared" if isinstance(statement, tree.Declaration) else "this stands"
@@ -128,3 +133,17 @@ class BranchResolver:
         self, code: str, message: str, *labels: Label, notes: tuple[str, ...] = (), helps: tuple[str, ...] = ()
     ) -> None:
         self.errors.append(Diagnostic(code, message, labels, notes, helps))
+
+
+def _shares(name: str, spec: Spec, declared: Sequence[Data]) -> Shares | str:
+    """What a branch gives to keys, or why nothing else can be chosen by that."""
+    fields = (spec.pattern, spec.score, spec.weight, spec.normalizer)
+    if any(is_choice(each) for field in fields for each in walk(field)):
+        return "it makes choices of its own, and those that are made of others are not known"
+    if spec.normalizer == CHANNELS:
+        return "it divides each feature by a sum of its own, and keys get no share as a whole"
+    data = {each.name: each for each in (*data_of({}).values(), *declared)}
+    vectors = (each for field in fields for each in walk(field) if type_of(each) is Type.VECTOR)
+    keys = next((each for each in vectors if side_of(each, data) is Side.COLUMN), spec.value)
+    blocks = () if spec.blocks is None else (spec.blocks.width, spec.blocks.stride, spec.blocks.at)
+    return Shares(name, *fields, keys, *blocks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import NoReturn
 
 from attncc.diagnostics import Label
@@ -9,6 +11,7 @@ from attncc.spec.data import Data, Free
 from attncc.spec.expr import (
     FALSE,
     TRUE,
+    AtRow,
     Call,
     Const,
     Dot,
@@ -23,11 +26,14 @@ from attncc.spec.expr import (
     Reduce,
     Rotate,
     RowSum,
+    Shares,
     Symbol,
+    Token,
     Top,
     Type,
     UpTo,
     Width,
+    children,
     type_of,
     walk,
 )
@@ -58,6 +64,10 @@ class CallScope(NameScope):
                     return self._apply(function, node, bindings, where)
         elif name.text == "top":
             return self._top(node, bindings, where)
+        elif name.text == "shares":
+            note = "it says what keys get in a branch, by which others are chosen"
+            help_ = "write `let best = top(8, by = shares(near))` in a branch below `near`"
+            self.fail("E207", "`shares` stands in `top` alone", name.span, notes=(note,), helps=(help_,))
         elif name.text == "rows" and where is FieldName.NORMALIZE:
             return self._row_sum(node, bindings)
         elif name.text == "merge" and where is FieldName.COMBINE:
@@ -244,7 +254,7 @@ class CallScope(NameScope):
         given: dict[str, tree.Tree] = {}
         for at, argument in enumerate(node.arguments):
             match argument:
-                case tree.NamedArgument(name=name, value=value) if name.text in ("by", "among"):
+                case tree.NamedArgument(name=name, value=value) if name.text in ("by", "among", "blocks", "heads"):
                     given[name.text] = value
                 case tree.NamedArgument(name=name):
                     self.fail("E206", f"`top` has no argument `{name.text}`", name.span, helps=(_TOP,))
@@ -259,17 +269,75 @@ class CallScope(NameScope):
             text = f"expected a whole constant from 1 to {_MOST_CHOSEN}"
             self.fail("E212", "`top` takes so many keys as a constant says", given["count"].span, text=text)
         by: Expr = Symbol(Name.SCORE, span=span)
-        if "by" in given:
-            by = self.as_number(given["by"], bindings, FieldName.WEIGHT)
+        match given.get("by"):
+            case tree.Call(name=tree.Identifier(text="shares")) as shares:
+                by = self._shares(shares, bindings)
+            case number if number is not None:
+                by = self.as_number(number, bindings, FieldName.WEIGHT)
         among: Expr = TRUE
         if "among" in given:
             among = self.as_predicate(given["among"], bindings, FieldName.PATTERN)
+        chosen = Top(int(count.value), by, among, self._blocks_of(given, by, among, bindings), span=span)
+        if "heads" in given:
+            heads = given["heads"]
+            if not isinstance(heads, tree.Reference) or heads.name != "grouped":
+                text = "expected `grouped`"
+                help_ = (
+                    "`heads = grouped`: heads that share a key head choose together; leave it out for each by itself"
+                )
+                self.fail("E206", "`heads` says which heads choose together", heads.span, text=text, helps=(help_,))
+            chosen = replace(chosen, grouped=True)
         inner = next((each for part in (by, among) for each in walk(part) if isinstance(each, Top)), None)
-        if inner is not None or any(each == Symbol(Name.COUNT) for each in walk(by)):
+        counts = not isinstance(by, Shares) and any(each == Symbol(Name.COUNT) for each in walk(by))
+        if inner is not None or counts:
             found = "another `top`" if inner is not None else "`count`"
             note = "keys are chosen before pairs are known, and once"
             self.fail("E207", f"`top` cannot be made of {found}", span, notes=(note,))
-        return Let("top", Top(int(count.value), by, among, span=span), span=span)
+        return Let("top", chosen, span=span)
+
+    def _shares(self, node: tree.Call, bindings: Bindings) -> Shares:
+        """`shares(near)`: what keys get in a branch that stands above."""
+        match node.arguments:
+            case (tree.Reference(name=name, span=span),):
+                found = self.branches.get(name)
+            case _:
+                self.fail("E206", "`shares` takes a branch", node.span, helps=("write `shares(near)`",))
+        if found is None:
+            known = " or ".join(f"`{each}`" for each in self.branches)
+            text = f"expected {known}" if known else "expected a branch that stands above this one"
+            note = "a branch chooses by what a branch above it gives to keys"
+            self.fail("E201", f"there is no branch `{name}` above", span, text=text, notes=(note,))
+        if isinstance(found, str):
+            self.fail("E207", f"the shares of `{name}` cannot be read", span, notes=(found,))
+        return replace(found, span=node.span)
+
+    def _blocks_of(self, given: Mapping[str, tree.Tree], by: Expr, among: Expr, bindings: Bindings) -> int:
+        """How many keys `top` chooses together."""
+        node = given.get("blocks")
+        block = 1 if node is None else self._size(node, bindings)
+        place = node or given.get("by")
+        if place is None:
+            return block
+        if isinstance(by, Shares) and by.width and block % by.stride:
+            text = f"expected a multiple of {by.stride}"
+            note = f"`{by.branch}` has a block of keys for each {by.stride}, which `top` puts together"
+            self.fail("E306", "blocks that are chosen are made of others", place.span, text=text, notes=(note,))
+        if block == 1:
+            return block
+        if not isinstance(by, Shares):
+            note = "the number of a block is the sum of those of its keys, which an attention gives to them"
+            helps = (
+                "write `branch near { weight = …; normalize = none }`, and `by = shares(near)` in a branch below it",
+            )
+            self.fail("E207", "`by` is no number of blocks", place.span, notes=(note,), helps=helps)
+        data = self.data(bindings)
+        for each in walk(among):
+            if isinstance(each, Token) and data[each.name].is_column and not _is_at_row(among, each):
+                note = "`among` is asked of blocks, and `j` is the first key of each"
+                self.fail(
+                    "E306", f"`{each.name}` has one for each key", each.span or place.span, text="", notes=(note,)
+                )
+        return block
 
     def _row_sum(self, node: tree.Call, bindings: Bindings) -> Expr:
         match node.arguments:
@@ -389,6 +457,13 @@ class CallScope(NameScope):
                 message = f"`{word.text}` wants a whole number for `{name}`, but this is {found}"
                 self.fail("E209", message, span, declared, text="expected a whole number")
         return inner
+
+
+def _is_at_row(expr: Expr, token: Token) -> bool:
+    """Whether a number of keys is read at the query alone."""
+    if expr == token:
+        return False
+    return isinstance(expr, AtRow) or all(_is_at_row(each, token) for each in children(expr))
 
 
 def _without(bindings: Bindings, name: str) -> Bindings:

@@ -22,6 +22,7 @@ class Choice:
         of_rows: whether each query has one; else each key.
         by_query_head: whether query heads that share a key head choose apart.
         entries: how many positions of keys it is, -1 for those that are missing; None for a single whole number.
+        block: so many keys make one entry, which counts such blocks from position 0.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Choice:
     of_rows: bool
     by_query_head: bool
     entries: int | None = None
+    block: int = 1
 
 
 def is_choice(expr: Expr) -> bool:
@@ -44,7 +46,11 @@ def choices_of(spec: Spec) -> tuple[Choice, ...]:
     found: dict[str, Choice] = {}
     for let in _lets(_fields(spec)):
         if isinstance(let.value, Top):
-            found.setdefault(let.name, Choice(let.name, let, of_rows=True, by_query_head=True, entries=let.value.count))
+            top = let.value
+            found.setdefault(
+                let.name,
+                Choice(let.name, let, True, not top.grouped, entries=top.count, block=top.block),
+            )
             continue
         of_rows = side_of(let, data) is not Side.COLUMN
         tables = {node.name for node in walk(let) if isinstance(node, Entry)}

@@ -20,6 +20,7 @@ from attncc.spec.expr import (
     Expr,
     Name,
     RowSum,
+    Shares,
     Symbol,
     Token,
     Top,
@@ -395,5 +396,6 @@ def needed(spec: Spec, declared: Sequence[Data]) -> tuple[Data, ...]:
 def _with_score(pattern: Expr, score: Expr) -> Expr:
     """A pattern whose choices say themselves what `score` is: they are values of their own."""
     if isinstance(pattern, Top):
-        return replace(pattern, by=substitute(pattern.by, {Symbol(Name.SCORE): score}))
+        own = isinstance(pattern.by, Shares)  # of another attention, with its own score
+        return pattern if own else replace(pattern, by=substitute(pattern.by, {Symbol(Name.SCORE): score}))
     return rebuild(pattern, lambda each: _with_score(each, score))

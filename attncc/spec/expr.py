@@ -303,15 +303,40 @@ class Member(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Shares(Expr):
+    """What a key gets of a query in another attention, its weight over the row's normaliser (in `top` alone).
+
+    It holds that attention's own fields. Where its keys are blocks of keys (`width` at least 1), so many keys make one,
+    one for each `stride` keys, which stands `at` a position; what a block gets is spread evenly over its keys.
+    """
+
+    branch: str
+    pattern: Expr
+    score: Expr
+    weight: Expr
+    normalizer: Expr
+    value: Expr
+    width: int = 0
+    stride: int = 1
+    at: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Top(Expr):
     """Whether a key is one of the few with the largest number `by` among those that a predicate relates to the query.
 
     Of equal numbers the first keys count. It always has a name, that of a Let: it is a choice.
+
+    Attributes:
+        block: so many keys are chosen together, and their number is the sum of theirs; `among` is asked of the first.
+        grouped: whether heads that share a key head choose together, by the sum of their numbers.
     """
 
     count: int
     by: Expr
     among: Expr
+    block: int = 1
+    grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +465,9 @@ def names_in(expr: Expr) -> frozenset[Name]:
                 found |= names_in(value) - {Name.J} | {Name.I}
             case Pooled(value=value):
                 found |= names_in(value) - {Name.J}
+            case Shares() as shares:
+                inner = frozenset(name for each in children(shares) for name in names_in(each))
+                found |= inner - {Name.SCORE, Name.ROWS, Name.COUNT} | {Name.I, Name.J}
             case node:
                 pending += children(node)
     return frozenset(found)
@@ -455,7 +483,7 @@ def varies_by_feature(expr: Expr) -> bool:
     match expr:
         case Vector() | Channel() | Rotate() | Join() | MatMul() | Entry(is_vector=True) | Output() | Merge():
             return True
-        case Dot() | Reduce() | Width() | Entry() | RowSum() | Channels() | UpTo() | Member() | Top():
+        case Dot() | Reduce() | Width() | Entry() | RowSum() | Channels() | UpTo() | Member() | Top() | Shares():
             return False
         case _:
             return any(varies_by_feature(child) for child in children(expr))

@@ -15,6 +15,7 @@ from attncc.spec.expr import (
     Name,
     OverKeys,
     Pooled,
+    Shares,
     Symbol,
     Token,
     Vector,
@@ -100,7 +101,7 @@ def _keys(expr: Expr, data: Mapping[str, Data]) -> Iterator[tuple[Blocked | None
     match expr:
         case Pooled(width=width, stride=stride, at=at):
             yield Blocked(width, stride, at), expr
-        case AtRow():
+        case AtRow() | Shares():
             return
         case Vector(name=name) | Token(name=name) if data[name].is_column:
             yield None, expr
@@ -129,14 +130,14 @@ def _check_names(expr: Expr, blocks: Blocked, pooled: Expr) -> None:
 def outside(expr: Expr) -> Iterator[Expr]:
     """An expression and all inside it, but not inside blocks of keys."""
     yield expr
-    if not isinstance(expr, Pooled):
+    if not isinstance(expr, Pooled | Shares):
         for each in children(expr):
             yield from outside(each)
 
 
 def on_blocks(expr: Expr, at: Expr) -> Expr:
     """An expression in which `j` is the number of a block."""
-    if isinstance(expr, Pooled) or Name.J not in names_in(expr):
+    if isinstance(expr, Pooled | Shares) or Name.J not in names_in(expr):
         return expr
     if expr == Symbol(Name.J):
         return replace(at, span=expr.span)

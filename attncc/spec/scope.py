@@ -19,6 +19,7 @@ from attncc.spec.expr import (
     Let,
     MatMul,
     Rotate,
+    Shares,
     Token,
     Type,
     Vector,
@@ -77,6 +78,7 @@ class Scope(ABC):
         self.declared: dict[
             str, Data
         ] = {}  # what the attention declares, which words see through their arguments alone
+        self.branches: dict[str, Shares | str] = {}  # what branches that stand above give to keys, or why none can say
         self._open: list[str] = []  # the words being expanded, outermost first
         self._calls: list[Span] = []  # where each of them was called
         self._depth = 0

@@ -24,6 +24,7 @@ from attncc.spec.expr import (
     OverKeys,
     Pooled,
     RowSum,
+    Shares,
     Symbol,
     Token,
     Top,
@@ -64,7 +65,7 @@ def side_of(expr: Expr, data: Mapping[str, Data]) -> Side:
             return Side.ROW
         case OverKeys() | Pooled():
             return Side.COLUMN
-        case Local() | RowSum() | Top():
+        case Local() | RowSum() | Top() | Shares():
             return Side.PAIR
         case Compare(left=left, right=right):
             difference = _coefficients(Binary(BinaryOp.SUBTRACT, left, right))

@@ -34,6 +34,7 @@ from attncc.spec.expr import (
     Rotate,
     RowSum,
     Select,
+    Shares,
     Symbol,
     Table,
     Token,
@@ -117,8 +118,11 @@ def _written(expr: Expr) -> tuple[int, str]:
             return _COMPARE, f"{_write(left, _SUM)} {compare.value} {_write(right, _SUM)}"
         case Member(element=element, of=of):
             return _COMPARE, f"{_write(element, _SUM)} in {text(of)}"
-        case Top(count=count, by=by, among=among):
-            return _ATOM, f"top({count}, by = {text(by)}, among = {text(among)})"
+        case Shares(branch=branch):
+            return _ATOM, f"shares({branch})"
+        case Top(count=count, by=by, among=among, block=block, grouped=grouped):
+            more = f", blocks = {block}" * (block > 1) + ", heads = grouped" * grouped
+            return _ATOM, f"top({count}, by = {text(by)}, among = {text(among)}{more})"
         case And(operands=operands):
             return _AND, " & ".join(_write(each, _NOT) for each in operands) or "true"
         case Or(operands=operands):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attncc.check.calls import inputs_of
 from attncc.check.choices import faults, with_choices
 from attncc.check.compare import compare
 from attncc.check.oracle import dense
 from attncc.check.sizes import Case
-from tests.modules import Built, build
+from tests.modules import Built, build, build_file
 
 BODIES = {
     "buckets": "input R[d, 4]; let b = hash(k, R); pattern = causal & b[i] == b[j]",
@@ -31,6 +32,19 @@ BODIES = {
     "the best of a bucket": "input R[d, 2]; let b = hash(k, R); pattern = top(2, among = b[i] == b[j])",
     "branches": "input R[d, 4]; let b = hash(k, R); branch near { pattern = b[i] == b[j] }; "
     "branch far { let best = top(2); pattern = best }; combine = near + far",
+    "keys that got most in a window, for heads together": "input t[B, m]: bool; "
+    "branch near { pattern = window(3, 3) & !t[j]; weight = relu(score)^2 }; branch far { "
+    "let best = top(3, by = shares(near), among = i != j, heads = grouped); pattern = best & !t[j] }; "
+    "combine = near + far",
+    "blocks that got most by means that overlap": "branch means { "
+    "let k = pool(k, 2, 1) at j; let v = pool(v, 2, 1) at j; score = scale * dot(q, k) - 0.1 * abs(i - j) }; "
+    "branch fine { let best = top(2, by = shares(means), blocks = 2); pattern = best | i == j }; "
+    "combine = merge(means, fine)",
+    "blocks by their means": "branch means { let k = pool(k, 2) at 2 * j + 1; let v = pool(v, 2) at 2 * j + 1; "
+    "pattern = causal; weight = score; normalize = none }; branch fine { "
+    "let best = top(2, by = shares(means), among = j // 2 < i // 2, blocks = 2); "
+    "pattern = causal & (best | i - j < 2) }; combine = fine",
+    "the best for heads together": "let best = top(3, among = causal, heads = grouped); pattern = best",
 }
 CALLS: dict[str, dict[str, object]] = {
     "plain": {},
@@ -211,10 +225,14 @@ def test_memory_of_the_best_keys_grows_with_the_slab(tmp_path: Path) -> None:
     seen: list[int] = []
     inner = module._numbers_for_top
 
-    def watched(*data: Tensor, rows: slice, **call: object) -> Tensor:
-        seen.append(rows.stop - rows.start)
-        found: Tensor = inner(*data, rows=rows, **call)
-        return found
+    def watched(*data: Tensor, **call: object) -> Callable[[slice], Tensor]:
+        of_rows: Callable[[slice], Tensor] = inner(*data, **call)
+
+        def noted(rows: slice) -> Tensor:
+            seen.append(rows.stop - rows.start)
+            return of_rows(rows)
+
+        return noted
 
     module._numbers_for_top = watched
     q, k, v = (torch.randn(1, 1, 4096, 4) for _ in range(3))
@@ -223,9 +241,67 @@ def test_memory_of_the_best_keys_grows_with_the_slab(tmp_path: Path) -> None:
     assert sum(seen) == 4096
 
 
-def test_a_pattern_of_lists_has_no_kernels(tmp_path: Path) -> None:
-    module = build("attention chosen { pattern = top(2) }", tmp_path).module
-    q, k, v = plain()
-    assert "import triton" not in Path(module.__file__ or "").read_text()
-    with pytest.raises(ValueError, match="form is 'triton'"):
-        module.attention(q, k, v, form="triton")
+def native_sparse_selection(q: Tensor, k: Tensor, *, width: int, stride: int, block: int, selected: int) -> Tensor:
+    """The published formula (arXiv 2502.11089, equations 8 to 11), with its loops: which blocks [B, Hk, n] select."""
+    batch, kv_heads, m, d = k.shape
+    group = q.shape[1] // kv_heads
+    blocks = [k[:, :, at : at + width].mean(2) for at in range(0, m - width + 1, stride)]
+    score = q.unflatten(1, (kv_heads, group)) @ torch.stack(blocks, 2)[:, :, None].mT / d**0.5
+    last = torch.arange(len(blocks)) * stride + width - 1
+    hidden = last > torch.arange(m)[:, None]
+    share = score.masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num()
+    units, parts = block // stride, width // stride
+    chosen = torch.zeros(batch, kv_heads, m, -(-m // block), dtype=torch.bool)
+    own = torch.arange(m) // block
+    for i in range(m):
+        importance = torch.zeros(batch, kv_heads, -(-m // block), dtype=q.dtype)
+        for at in range(importance.shape[-1]):
+            for a in range(units):
+                for b in range(parts):
+                    unit = units * (at + 1) - 1 - a - b
+                    if 0 <= unit < len(blocks):
+                        importance[..., at] += share[:, :, :, i, unit].sum(2)
+        importance[..., int(own[i]) + 1 :] = -torch.inf  # not there yet
+        for forced in (0, own[i] - 1, own[i]):
+            if forced >= 0:
+                importance[..., int(forced)] = torch.inf
+        best = importance.topk(min(selected, importance.shape[-1]), -1)
+        chosen[:, :, i].scatter_(-1, best.indices, best.values > -torch.inf)
+    return chosen
+
+
+def test_native_sparse_attention_selects_as_published(tmp_path: Path) -> None:
+    sizes = {"width": 8, "stride": 4, "block": 16, "selected": 5}
+    built = build_file("nsa", tmp_path, **sizes, w=9)
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, heads, 128, 8, generator=generator, dtype=torch.float64) for heads in (4, 2, 2))
+    none = torch.zeros(1, 4, 128, dtype=torch.float64)
+    gates = none, none + 1, none
+    out, choices = built.module.attention(q, k, v, k, v, k, v, *gates, return_choices=True)
+    blocks = native_sparse_selection(q, k, **sizes).repeat_interleave(2, 1)
+    related = blocks.repeat_interleave(16, -1) & torch.ones(128, 128).tril().bool()
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    wanted = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=related)
+    torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-9)
+    assert choices["blocks"].shape == (1, 2, 128, 2)
+
+
+@pytest.mark.parametrize(("by", "alone"), [("score", True), ("-j", False)])
+def test_rows_stand_alone_where_neighbours_choose_other_keys(by: str, alone: bool, tmp_path: Path) -> None:
+    """Then a call meets no other pairs than those that were chosen."""
+    body = f"let best = top(16, by = {by}, among = causal); pattern = best"
+    module = build(f"attention chosen {{ {body} }}", tmp_path).module
+    q, k, v = (torch.randn(1, 1, 1024, 4, generator=torch.Generator().manual_seed(at)) for at in range(3))
+    _, choices = module.attention(q, k, v, return_choices=True)
+    ((lists, _),) = module._passes(q, k, v, choices["best"], 0, 0, None, None)
+    met = len(lists.met) * lists.rows.shape[2] * lists.keys.shape[2]
+    assert (met == (choices["best"] >= 0).sum()) == alone
+
+
+def test_lists_that_stand_beside_a_window_have_tiles_of_their_own(tmp_path: Path) -> None:
+    body = "input sel[B, H, n, 2]: int; pattern = j // 16 in sel & j <= i | window(100)"
+    built = build(f"attention chosen {{ {body} }}", tmp_path)
+    case = Case(batch=1, heads=2, kv_heads=1, n=300, m=300, d=4, e=4, dtype=torch.float64)
+    verdict = compare(built.module, built.spec, case, "torch")
+    assert verdict.ok, verdict.text
+    assert [alone for _, _, alone in built.module._PASSES] == [None, (1, 16)]

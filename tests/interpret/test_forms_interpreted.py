@@ -69,7 +69,8 @@ def chosen() -> list[str]:
     for name, parameters in SMALL.items():
         given = {key: str(value) for key, value in parameters.items()}
         planned = make_plan(read_source(SPECS / f"{name}.attn"), given)
-        if isinstance(planned, Mixture) or planned.has_kernels:
+        plans = [each for _, each in planned.branches] if isinstance(planned, Mixture) else [planned]
+        if not any(each.listed for one in plans for each in one.core.operands):  # those have smaller calls of their own
             found[name] = features(planned)
     names = []
     missing: set[Hashable] = set().union(*found.values())

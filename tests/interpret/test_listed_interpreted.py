@@ -29,6 +29,13 @@ PATTERNS = {
     "a table of kinds": "input kind[B, m]: int, may[4, 4]: bool; pattern = may[kind[i], kind[j]] & causal",
     "by head": "input doc[B, m]: int; pattern = by_head [causal & doc[i] == doc[j], window(5, 5)]",
 }
+LISTS = {
+    "lists of blocks and keys": "input sel[B, H, n, 3]: int, doc[B, m]: int; "
+    "pattern = causal & j // 64 in sel & doc[i] == doc[j] | window(3, 3) & !(j in sel)",
+    "blocks and keys that are chosen": "let first = top(2); branch near { pattern = window(9) }; branch far { "
+    "let best = top(1, by = shares(near), blocks = 16, heads = grouped); pattern = causal & (best | first) }; "
+    "combine = far",
+}
 WEIGHTS = {
     "softmax": "",
     "squares": "weight = relu(score) ^ 2; normalize = count",
@@ -79,3 +86,8 @@ def test_sizes(pattern: str, tmp_path: Path) -> None:
         replace(PLAIN, heads=2, n=9, m=40, q_start=(5, 30), k_start=3, name="positions of their own"),
         replace(PLAIN, heads=2, n=40, dtype=torch.bfloat16, name="16 bits"),
     )
+
+
+@pytest.mark.parametrize("pattern", LISTS)
+def test_lists_of_rows(pattern: str, tmp_path: Path) -> None:
+    check(spec_of(LISTS[pattern]), tmp_path, replace(PLAIN, batch=1, heads=2, kv_heads=1, n=66, m=80, kv_lengths=75))

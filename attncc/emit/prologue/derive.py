@@ -32,6 +32,7 @@ from attncc.spec.expr import (
     Output,
     OverKeys,
     Pooled,
+    Shares,
     Token,
     Top,
     Vector,
@@ -181,7 +182,11 @@ class Prologue:
             written = data.name if index == ":, :, :" else f"{data.name}[{index}]"
             heads_differ = Size.HEADS in data.axes
         elif isinstance(operand.value, Let) and isinstance(operand.value.value, Top):
-            body.line(f"{operand.name} = {self._keys(operand.value.name, operand.value.value, tokens)}")
+            top = operand.value.value
+            body.line(f"{operand.name} = {self._keys(operand.value.name, top, body, tokens)}")
+            if top.grouped:
+                self.used.add("_facts_of_heads")
+                return f"_facts_of_heads({operand.name}, heads)"
             return operand.name
         else:
             assert operand.value is not None
@@ -194,20 +199,45 @@ class Prologue:
             return f"_facts_of_heads({written}, heads)"
         return written
 
-    def _keys(self, name: str, top: Top, tokens: TokenWriter) -> str:
-        """The text of the keys that rows choose, [batch, heads, n, entries]."""
+    def _keys(self, name: str, top: Top, body: Writer, tokens: TokenWriter) -> str:
+        """The text of the keys that rows choose, [batch, heads or kv heads, n, entries]."""
         tokens.used |= {"_chosen_keys", "_best"}
+        chosen = next(each for each in self.plan.chosen if each.choice == name)
         data = ", ".join(self.operands.data)
         inner = [node for each in (top.by, top.among) for node in walk(each) if is_choice(node)]
         known = ", ".join(
             f'"{each.name}": {tokens.choice(each)}' for each in dict.fromkeys(inner) if isinstance(each, Let)
         )
-        scale = "scale=scale, " if dict(self.plan.chosen)[name].spec.reads_scale else ""
         places = "kv_lengths=kv_lengths, q_start=q_start if q_starts is None else q_starts, k_start=k_start"
         places += f", choices={{{known}}}" * bool(inner)
-        numbers = f"lambda rows: {numbers_name(name)}({data}, rows=rows, {scale}{places})"
-        made = f"_best({numbers}, {top.count}, batch, heads, n, m, k_start, device)"
-        return f'_chosen_keys(choices, "{name}", lambda: {made})'
+        heads = self.sizes.kv_heads if top.grouped else "heads"
+        made = f"made_{name}"
+        with body.block(f"def {made}():"):
+            for part, plan in (("numbers", chosen.plan), ("among", chosen.among)):
+                if plan is not None:
+                    scale = "scale=scale, " if plan.spec.reads_scale else ""
+                    body.line(f"{part} = {function_of(name, part)}({data}, {scale}{places})")
+            keys, first = ("m", "k_start") if top.block == 1 else (f"-(-m // {top.block})", f"k_start // {top.block}")
+            of_rows = self._of_rows(top, heads, keys, tokens, adds=chosen.among is not None)
+            body.line(
+                f"return _best({of_rows}, {top.count}, batch, {heads}, n, {keys}, {first}, device{_each(top, heads)})"
+            )
+        return f'_chosen_keys(choices, "{name}", {made})'
+
+    @staticmethod
+    def _of_rows(top: Top, heads: str, keys: str, tokens: TokenWriter, *, adds: bool) -> str:
+        """The text of a function that gives the numbers of entries for a slice of rows."""
+        parts = ["numbers(rows)", *["among(rows)"] * adds]
+        if top.grouped:
+            tokens.used.add("_over_groups")
+            parts = [f"_over_groups({each}, heads, {heads})" for each in parts]
+        if isinstance(top.by, Shares) and (top.block > 1 or top.by.width):
+            tokens.used.add("_summed_blocks")
+            step = top.block // top.by.stride
+            overlaps = overlaps_of(top.by, top.block)
+            more = "" if set(overlaps) == {1.0} else f", ({', '.join(map(str, overlaps))})"
+            parts[0] = f"_summed_blocks({parts[0]}, {keys}, {step}{more})"
+        return "numbers" if parts == ["numbers(rows)"] else f"lambda rows: {' + '.join(parts)}"
 
     # --- indices of pairs -------------------------------------------------------------------------------------
 
@@ -240,9 +270,23 @@ class Prologue:
                     print_check(tokens, self.operands.data, source, given, place, facts)
 
 
-def numbers_name(choice: str) -> str:
-    """The function that computes the numbers by which keys are chosen."""
-    return f"_numbers_for_{choice}"
+def _each(top: Top, heads: str) -> str:
+    """The argument that says of how many numbers one of those that are compared is made."""
+    step = top.block // top.by.stride if isinstance(top.by, Shares) else 1
+    parts = [str(step)] * (step > 1) + [f"heads // {heads}"] * top.grouped
+    return f", each={' * '.join(parts)}" if parts else ""
+
+
+def function_of(choice: str, part: str) -> str:
+    """The function that computes the `numbers` by which keys are chosen, or which keys they are `among`."""
+    return f"_{part}_for_{choice}"
+
+
+def overlaps_of(shares: Shares, block: int) -> list[float]:
+    """How much of each block that is given shares lies in one that is chosen, from the first that reaches into it."""
+    width, stride = max(shares.width, 1), shares.stride
+    begins = range(-((width - 1) // stride) * stride, block, stride)
+    return [(min(begin + width, block) - max(begin, 0)) / width for begin in begins]
 
 
 def indexed(entry: Entry, data: Data, features: int = 0) -> list[tuple[Expr, Axis, int]]:

@@ -343,17 +343,18 @@ _BEST = 1 << 22  # numbers of pairs that are compared at a time
 
 
 @torch.no_grad()
-def _best(numbers, count, batch, heads, n, m, k_start, device):
-    """The positions of the keys with each row's largest numbers; -1 where there are fewer.
+def _best(numbers, count, batch, heads, n, m, k_start, device, each=1):
+    """The keys, or blocks of keys, with each row's largest numbers; -1 where there are fewer.
 
-    Of equal numbers the first keys count.
+    Of equal numbers the first ones count.
 
     Args:
         numbers: for a slice of rows [batch, heads, rows, m], -inf where keys are not related.
+        each: of so many numbers each one is made.
     """
     if not (batch and n and m):
         return torch.full((batch, heads, n, count), -1, device=device)
-    most = max(1, _BEST // (batch * heads * m))
+    most = max(1, _BEST // (batch * heads * m * each))
     position = torch.arange(m, device=device) + k_start
     parts = []
     with torch.autocast(device.type, enabled=False):
@@ -367,6 +368,26 @@ def _best(numbers, count, batch, heads, n, m, k_start, device):
             found = torch.full_like(place[..., :1], -1).repeat(1, 1, 1, count + 1)
             parts.append(found.scatter(-1, place, position.expand(place.shape))[..., :count])
     return torch.cat(parts, 2)
+''',
+    "_over_groups": '''
+def _over_groups(x, heads, kv_heads):
+    """Numbers of heads added up where they share a key head, [batch, kv heads, rows, keys]."""
+    return x.expand(-1, heads, -1, -1).unflatten(1, (kv_heads, -1)).sum(2)
+''',
+    "_summed_blocks": '''
+def _summed_blocks(x, count, step, overlaps=()):
+    """Numbers of keys added up for so many blocks of keys, one for each `step` of them.
+
+    Args:
+        overlaps: how much of the numbers counts for a block, first those that reach into it from
+            before it; by default all of its own.
+    """
+    before = max(len(overlaps) - step, 0)
+    x = nn.functional.pad(x, (before, count * step - x.shape[-1]))
+    if not overlaps:
+        return x.unflatten(-1, (count, step)).sum(-1)
+    parts = (x[..., at : at + (count - 1) * step + 1 : step] * part for at, part in enumerate(overlaps))
+    return sum(parts)
 ''',
     "_choices_of": '''
 def _choices_of(choices, expected, q):

@@ -25,6 +25,8 @@ class Listed:
     calls: frozenset[str]  # the helpers that it needs
     tells: bool  # whether tables or lists tell runs of keys
     several: bool  # whether there are several passes
+    has_few: bool  # whether rows of some pass may stand alone
+    alone: tuple[int, int] | None  # the tiles of the only pass then
     numbered: bool  # whether backward asks which pass it is
     facts: str  # the facts as arguments, each with a comma after it
     fact_lines: list[str]  # what a slab's pairs read of them
@@ -107,7 +109,11 @@ class _Texts:
             finished=finished,
             row_totals=f"({', '.join(names)}{',' * (len(names) == 1)})",
             returned=", ".join(map(self._returned, operands)) + "," * (len(operands.names) == 1),
-            scored=", ".join(_plainly(each, operands) for each in form.scored()),
+            scored=", ".join(
+                _plainly(each, operands, "slab.shape[2]" if self.lists.has_few else "_ROWS") for each in form.scored()
+            ),
+            has_few=self.lists.has_few,
+            alone=self.lists.passes[0].alone,
             out_widths=self._widths([f"{core.values}.shape[-1]", *([None] * len(self.texts.statistics))]),
             state_widths=self._widths([width for _, width in form.states]),
             state_of_slab=" ".join(
@@ -213,7 +219,7 @@ def _tiled(operand: Operand) -> str:
 def _lines(*arguments: str) -> list[str]:
     found = [""]
     for argument in arguments:
-        if found[-1] and len(found[-1]) + len(argument) + 2 > 80:
+        if found[-1] and len(found[-1]) + len(argument) + 2 > 74:
             found.append("")
         found[-1] += f"{' ' * bool(found[-1])}{argument},"
     return found
@@ -232,11 +238,11 @@ def _of_slab(operand: Operand, operands: Operands) -> str:
             return f"{name}[slab.batch]" if operands.has_batch(operand) else name
 
 
-def _plainly(operand: Operand, operands: Operands) -> str:
+def _plainly(operand: Operand, operands: Operands, in_tile: str) -> str:
     name = operand.name
     match operand.kind:
         case Kind.ROW_VECTOR:
-            return f"_rows_in({name}_tiles, slab, slab.shape[1]).view(*slab.shape[:2], 1, _ROWS, -1)"
+            return f"_rows_in({name}_tiles, slab, slab.shape[1]).view(*slab.shape[:2], 1, {in_tile}, -1)"
         case Kind.ROW_NUMBER:
             return f"_at_rows_of({name}, slab)[:, :, None]"
         case Kind.COLUMN_VECTOR:

@@ -32,6 +32,7 @@ class ListsPrinter:
         assert plan.lists is not None
         self.lists = plan.lists
         self.operands = operands
+        self.rows, self.keys = ("tile[0]", "tile[1]") if self.lists.has_few else ("_ROWS", "_KEYS")
         self.used: set[str] = set()
         self.calls: set[str] = set()  # of the template's own helpers
 
@@ -50,7 +51,8 @@ class ListsPrinter:
             pattern.print_predicate(writer, f"_related_{at}", each.pattern, facts, "The pairs of a pass.")
             writer.line()
             writer.line()
-        both = ", ".join(f"(_lists_{at}, _related_{at})" for at in range(len(passes)))
+        tiles = [f", {each.alone}" if self.lists.has_few else "" for each in passes]
+        both = ", ".join(f"(_lists_{at}, _related_{at}{tile})" for at, tile in enumerate(tiles))
         writer.line(f"_PASSES = ({both})")
         return writer.text()
 
@@ -61,7 +63,9 @@ class ListsPrinter:
         writer = Writer()
         facts = "".join(f"{each.name}, " for each in self.operands.facts)
         writer.line("@torch.no_grad()")
-        with writer.block(f"def {name}({facts}batch, heads, n, m, q_start, k_start, q_starts, kv_lengths, device):"):
+        tile = ", tile=(_ROWS, _KEYS)" * self.lists.has_few
+        places = f"q_start, k_start, q_starts, kv_lengths, device{tile}"
+        with writer.block(f"def {name}({facts}batch, heads, n, m, {places}):"):
             writer.line('"""Which keys rows meet; positions of rows and what tokens say are [entries, tokens]."""')
             place = writer.place
             per_head = " * heads" if self.lists.by_head else ""
@@ -114,7 +118,7 @@ class ListsPrinter:
 
     def _print_runs(self, writer: Writer, one: Pass) -> None:
         told = any(each.blocks for each in one.runs)
-        writer.line("tiled = _tiles_of(rows, n, _ROWS)")
+        writer.line(f"tiled = _tiles_of(rows, n, {self.rows})")
         writer.line("runs, told = [], []" if told else "runs = []")
         for each in one.runs:
             writer.line(f"# {text(each.pattern)}"[:96])
@@ -124,12 +128,20 @@ class ListsPrinter:
         more = ", told" * told
         rows = "rows is row" if one.order is None else "False"
         if one.apart is not None:
-            writer.line("keys = torch.cat([_tiles_of(x, m, _KEYS) for x in (others, apart)], 1)")
+            writer.line(f"keys = torch.cat([_tiles_of(x, m, {self.keys}) for x in (others, apart)], 1)")
             writer.line(f"return _listed(runs, tiled, keys, ({rows}, False), n, m{more})")
         else:
             keys = one.order is None and one.alive is None
             orders = f"({rows}, {'kv_lengths is None' if keys else 'False'})"
-            writer.line(f"return _listed(runs, tiled, _tiles_of(keys, m, _KEYS), {orders}, n, m{more})")
+            made = f"_listed(runs, tiled, _tiles_of(keys, m, {self.keys}), {orders}, n, m{more})"
+            if one.few is None:
+                writer.line(f"return {made}")
+                return
+            writer.line(f"lists = {made}")
+            named = {(each.of, each.width) for run in one.runs for each in run.blocks if isinstance(each, Named)}
+            pairs = " + ".join(f"{width} * ({of} >= 0).sum()" for of, width in sorted(named))
+            writer.line(f"named = {pairs}")
+            writer.line("return lists._replace(few=len(lists.met) * _ROWS * _KEYS > 8 * named)")
 
     def _print_run(self, writer: Writer, one: Pass, runs: Runs, heads: HeadClass, touched: Interval) -> None:
         low = "0" if touched.low is None else f"{self._written(touched.low, CONJUNCT)} - k_start"
@@ -148,7 +160,9 @@ class ListsPrinter:
             self.calls.add("_run_in")
             if not is_marked(runs):
                 writer.line("runs.append(_run_in(others, low, high))")
-            writer.line("runs.append(_run_in(apart, low, high, first=-(-others.shape[1] // _KEYS) * _KEYS))")
+            writer.line(
+                f"runs.append(_run_in(apart, low, high, first=-(-others.shape[1] // {self.keys}) * {self.keys}))"
+            )
         elif one.alive is not None:
             self.calls.add("_run_in")
             writer.line("runs.append(_run_in(keys, low, high))")

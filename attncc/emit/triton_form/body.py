@@ -82,6 +82,8 @@ class BodyPrinter:
                 width, block = width_of(node)
                 arguments = f"{node.name}_ptr, {node.name}_stride, visible, {self.block}, {width}, {block}, MASKED"
                 self.writer.line(f"{node.name} = _load_tile({arguments})")
+            elif self.kernel.is_list(node):
+                self.kernel.point_to_lists(node.name, f"{node.name}_ptr")
             elif self.kernel.is_fact(node):
                 self.kernel.load_facts(node.name, f"{node.name}_ptr", "visible", self.swept)
             else:

@@ -30,6 +30,7 @@ from attncc.emit.triton_form.scope import (
     is_literal,
     is_offset_sum,
     is_vector,
+    list_size,
     width_of,
 )
 from attncc.emit.triton_form.tile_function import TileFunctions
@@ -91,6 +92,7 @@ class KernelPrinter(TileFunctions, KernelResults):
         strides = [f"{name}_strides" for name in self.strided]
         numbers = [f"{name}_ptr" if table else name for name, table in self._numbers()]
         numbers += [size for node in self.entries for size in self.sizes(node)]
+        numbers += [list_size(node.name) for node in self.lists]
         widths = [constexpr_of(name) for name in self.widths]
         widths = ["GROUP", *widths, *(f"BLOCK_{name}" for name in widths), "PRECISION"]
         widths += ["LIST_M", "LIST_N"] if self.listing is not None else []
@@ -202,7 +204,9 @@ class KernelPrinter(TileFunctions, KernelResults):
 
     def _print_facts(self, visible: str) -> None:
         for node in self.kernel.loads:
-            if self.is_fact(node):
+            if self.is_list(node):
+                self.point_to_lists(node.name, f"{node.name}_lists + {START[self.fixed]}")
+            elif self.is_fact(node):
                 pointer = f"{node.name}_ptr + {OF_ENTRY[self.fixed]} + {START[self.fixed]}"
                 self.load_facts(node.name, pointer, visible, self.fixed)
 

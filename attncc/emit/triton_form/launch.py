@@ -14,7 +14,7 @@ from attncc.emit.triton_form.launch_pieces import (
     TUNED_IN_PIECES,
     WITH_LISTS,
 )
-from attncc.emit.triton_form.listed_host import LISTED, OVER_GROUP, WITH_FULL
+from attncc.emit.triton_form.listed_host import ASKED_LISTS, LISTED, OVER_GROUP, WITH_FULL
 from attncc.emit.triton_form.scope import constexpr_of
 from attncc.emit.triton_form.sums.host import PLAIN_TILES, SUMS, WITH_SUMS
 
@@ -35,6 +35,7 @@ class Shapes:
         sums: the sums by distance that a kernel adds up in memory.
         added: what kernels of pieces read and write again.
         listing: whether kernels walk lists of tiles that meet.
+        asks_lists: whether they ask for lists of rows.
         has_full: whether the torch form tells tiles apart that need no mask.
         copies_by_head: whether query heads that share keys get copies of their own of these.
         lists: whether some kernel has a list of rows, with smaller tiles than are usual.
@@ -56,6 +57,7 @@ class Shapes:
     added: Sequence[str] = ()
     lists: bool = False
     listing: bool = False
+    asks_lists: bool = False
     has_full: bool = False
     copies_by_head: bool = False
     step: int = 1
@@ -87,7 +89,8 @@ def host_text(shapes: Shapes) -> str:
     in_pieces = shapes.added and not shapes.listing
     text = _PRUNE + tuned + (LAUNCH_IN_PIECES if in_pieces else _LAUNCH)
     text += WITH_FULL if shapes.has_full else ""
-    text += (LISTED if shapes.listing else "") + (OVER_GROUP if shapes.copies_by_head else "")
+    text += (LISTED if shapes.listing else "") + (ASKED_LISTS if shapes.asks_lists else "")
+    text += OVER_GROUP if shapes.copies_by_head else ""
     text += _LAUNCH_REST + (ROOM if shapes.added or shapes.terms is not None else "")
     text += (CLASSES if in_pieces else "") + (_SUMS if shapes.sums else "")
     text += (SIDE_BY_SIDE if shapes.copies_keys else "") + (BY_CLASS if shapes.copies_rows else "")

@@ -39,6 +39,7 @@ class LaunchShapes(Kernels):
             sums=[node.name for node in self.offset_sums()],
             added=self._added(),
             listing=bool(self.listed),
+            asks_lists=any(each.listing is not None and each.listing.lists for each in self.listed),
             has_full=self.plan.lists is not None and self.plan.lists.states is not None,
             copies_by_head=any(
                 each.listing is not None and each.listing.by_head and Axis.COLUMN in each.listing.moves

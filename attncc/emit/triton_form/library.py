@@ -61,6 +61,25 @@ def _load_facts(start, visible, LANES: tl.constexpr):
     """What the pattern asks of [LANES] consecutive tokens; 0 where there is none."""
     return tl.load(start + tl.arange(0, LANES), mask=visible, other=0)
 ''',
+    "_lists_at": '''
+@triton.jit
+def _lists_at(start, LANES: tl.constexpr):
+    """Where the lists of [LANES] consecutive rows begin."""
+    return start + tl.arange(0, LANES)
+''',
+    "_is_named": '''
+@triton.jit
+def _is_named(x, lists, COUNT: tl.constexpr, step):
+    """Whether numbers are in the lists of their rows, of COUNT entries; below 0 is none."""
+    found = x != x
+    if COUNT <= 32:  # a loop in a loop would keep Triton from loading ahead
+        for at in tl.static_range(COUNT):
+            found = found | (x == tl.load(lists + at * step))
+    else:
+        for at in range(0, COUNT):
+            found = found | (x == tl.load(lists + at * step))
+    return found & (x >= 0)
+''',
     "_load_spaced": '''
 @triton.jit
 def _load_spaced(start, step, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):

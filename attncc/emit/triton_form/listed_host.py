@@ -68,6 +68,17 @@ def _with_full(lists):
     return lists._replace(counts=counts, met=codes % tiles)
 '''
 
+ASKED_LISTS = '''
+
+def _asked_lists(x, places, batch, heads):
+    """The lists of rows in the order of tiles, [entries, entries of a list, slots]."""
+    x = _of_entries(x, batch, heads)
+    if not x.shape[1]:
+        return x.new_full((len(x), x.shape[2], places.shape[1]), -1, dtype=torch.int32)
+    x = x.gather(1, places.clamp(max=x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[2]))
+    return x.clamp(-1, 2**31 - 1).mT.to(torch.int32).contiguous()
+'''
+
 OVER_GROUP = '''
 
 def _over_group(x, like):

@@ -98,7 +98,9 @@ class _PassLaunches:
         for axis in self._axes():
             writer.line(f"{_PLACES[axis]} = {_TILES[axis]}.flatten(1)")
         for each in self.core.operands:
-            if each.kind.is_fact:
+            if each.listed:
+                writer.line(f"{each.name}_listed = _asked_lists({each.name}, lists.rows.flatten(1), batch, heads)")
+            elif each.kind.is_fact:
                 axis = Axis.ROW if each.kind is Kind.ROW_FACT else Axis.COLUMN
                 places = _PLACES[axis] if axis in self.listing.moves else "None"
                 writer.line(f"{each.name}_listed = _asked({each.name}, {places}, batch, heads)")
@@ -149,6 +151,7 @@ class _PassLaunches:
         strides = [f"{named(name)}.stride()[:3]" for name in printer.strided]
         numbers = [node.name for node in kernel.uniform if not is_literal(node)]
         numbers += [f"{table}.shape[{axis}]" for table, axis in printer.table_sizes]
+        numbers += [f"{node.name}_listed.shape[2]" for node in printer.lists]
         slots = {axis: f"{_PLACES[axis]}.shape[1]" for axis in self._axes()}
         writer.line(f"begins, met = _lists_by_{'row' if rows_fixed else 'key'}(lists)")
         fixed, block = slots.get(kernel.fixed, _LENGTH[kernel.fixed]), "BLOCK_M" if rows_fixed else "BLOCK_N"

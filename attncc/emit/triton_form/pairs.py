@@ -6,10 +6,12 @@ the numbers of one channel lie side by side.
 
 from __future__ import annotations
 
+from attncc.emit.expressions import CONJUNCT
 from attncc.emit.tile import Sweep, may_fail
-from attncc.emit.triton_form.scope import BLOCK, LANES, STEP, KernelScope, width_of
+from attncc.emit.triton_form.scope import BLOCK, LANES, POSITION, STEP, KernelScope, list_size, width_of
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
+from attncc.plan.lists import LIST as LIST_WIDTH
 from attncc.spec.expr import (
     Binary,
     BinaryOp,
@@ -18,6 +20,9 @@ from attncc.spec.expr import (
     Entry,
     Expr,
     Local,
+    Member,
+    Name,
+    Symbol,
     Type,
     Vector,
     Width,
@@ -63,20 +68,48 @@ class PairPrinter:
         self.writer.line(f"{name} = _load_entries({pointers}, visible, MASKED)")
 
     def print_asked(self, predicate: Expr) -> Expr:
-        """Look up what a predicate asks of tables; what stands in its place, as names."""
+        """Look up what a predicate asks of tables and lists; what stands in its place, as names."""
         found: dict[Expr, Expr] = {}
 
         def named(expr: Expr) -> Expr:
             inner = rebuild(expr, named)
-            if not isinstance(inner, Entry):
+            if not isinstance(inner, Entry | Member):
                 return inner
             if inner not in found:
-                name = f"{inner.name}_asked" + (f"_{len(found) + 1}" if found else "")
-                self.writer.line(f"{name} = tl.load({inner.name}_ptr + {self._place(inner)})")
+                number = f"_{len(found) + 1}" if found else ""
+                if isinstance(inner, Entry):
+                    name = f"{inner.name}_asked{number}"
+                    self.writer.line(f"{name} = tl.load({inner.name}_ptr + {self._place(inner)})")
+                else:
+                    assert isinstance(inner.of, Local)
+                    name = f"{inner.of.name}_names{number}"
+                    self._member(inner.element, inner.of.name, name)
                 found[inner] = Local(name)
             return found[inner]
 
         return named(predicate)
+
+    def _member(self, element: Expr, of: str, name: str) -> None:
+        """Whether numbers are in the lists of their rows; a tile of keys in order has two of wide blocks at most."""
+        kernel, writer = self.kernel, self.writer
+        assert kernel.listing is not None
+        kernel.used.add("_is_named")
+        lists, rest = f"{of}_at", f"{kernel.listing.lists[of]}, {list_size(of)}"
+        number = kernel.expression(element, pair=True, rename=self.rename, context=CONJUNCT)
+        match element:
+            case Binary(op=BinaryOp.FLOOR_DIVIDE, left=Symbol(name=Name.J), right=Const(value=int(width))) if (
+                width >= LIST_WIDTH and not kernel.moves(Axis.COLUMN)
+            ):
+                kernel.used.add("_floor_divide")
+                for end, reduced in (("first", "min"), ("last", "max")):
+                    writer.line(f"{name}_{end} = _floor_divide(tl.{reduced}({POSITION[Axis.COLUMN]}, 0), {width})")
+                    asked = f"tl.zeros([{BLOCK[Axis.ROW]}], tl.int32) + {name}_{end}"
+                    writer.line(f"in_{end} = _is_named({asked}, {lists}, {rest})")
+                ends = ", ".join(kernel.broadcast(f"in_{end}", Axis.ROW) for end in ("first", "last"))
+                writer.line(f"{name} = tl.where({number} == {name}_first, {ends})")
+            case _:
+                lists = kernel.broadcast(lists, Axis.ROW)
+                writer.line(f"{name} = _is_named(tl.zeros({self.shape}, tl.int32) + {number}, {lists}, {rest})")
 
     def _place(self, entry: Entry) -> str:
         """Where an entry lies in its table; indices of pairs that are not related are moved into the table."""

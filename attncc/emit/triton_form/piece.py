@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
+from attncc.graph.core import Operand
 from attncc.graph.ops import Axis
 from attncc.plan.headclasses import disjunction
 from attncc.plan.layout import Layout
@@ -13,7 +14,7 @@ from attncc.plan.lists import Pass
 from attncc.plan.model import Plan
 from attncc.plan.pieces import Part, Piece, Pieces
 from attncc.plan.ranges import Domain, HeadClass
-from attncc.spec.expr import FALSE, TRUE, Entry, Expr, Name, Select, names_in, walk
+from attncc.spec.expr import FALSE, TRUE, Entry, Expr, Let, Name, Select, Top, names_in, walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +25,14 @@ class Listing:
         by_head: whether every query head has lists of its own, and, where keys move, keys.
         moves: the axes whose tokens stand in another order than that of their places, with holes.
         facts: what the pattern asks of tokens.
+        lists: how many entries those of the facts have that are lists, one of each row.
         tables: what it asks of pairs.
     """
 
     by_head: bool
     moves: frozenset[Axis]
     facts: frozenset[str]
+    lists: Mapping[str, int]
     tables: frozenset[str]
 
 
@@ -119,8 +122,18 @@ def _listing(plan: Plan, one: Pass) -> Listing:
         by_head=plan.lists is not None and plan.lists.by_head,
         moves=frozenset(axis for axis, is_moved in moves.items() if is_moved),
         facts=frozenset(each.name for each in core.operands if each.kind.is_fact),
+        lists={each.name: _entries(plan, each) for each in core.operands if each.listed},
         tables=frozenset(node.name for node in walk(core.pattern) if isinstance(node, Entry)),
     )
+
+
+def _entries(plan: Plan, operand: Operand) -> int:
+    """How many entries the lists of rows have that an operand is."""
+    if isinstance(operand.value, Let) and isinstance(operand.value.value, Top):
+        return operand.value.value.count
+    count = next(each.axes[-1] for each in plan.spec.data if each.name == (operand.source or operand.name))
+    assert isinstance(count, int)
+    return count
 
 
 def kernel_pieces(plan: Plan) -> tuple[KernelPiece, ...]:

@@ -17,6 +17,7 @@ from attncc.emit.triton_form.scope import (
     STEP,
     KernelScope,
     is_vector,
+    list_size,
     width_of,
 )
 from attncc.graph.ir import Node
@@ -109,6 +110,10 @@ class KernelPlaces(KernelScope):
         self.writer.line(f"entry = batch * heads + {head}" if by_head else "entry = batch")
         for axis in (Axis.ROW, Axis.COLUMN):
             self.writer.line(f"{OF_ENTRY[axis]} = tl.cast(entry, tl.int64) * {self.length(axis)}")
+        for node in self.lists:
+            assert self.listing is not None
+            size = f"{self.listing.lists[node.name]} * {list_size(node.name)}"
+            self.writer.line(f"{node.name}_lists = {node.name}_ptr + tl.cast(entry, tl.int64) * ({size})")
 
     def _print_class(self, spot: str = "spot", *, clips: bool = True) -> None:
         """Where the rows and keys of the tile's class lie, and which coordinates they have.

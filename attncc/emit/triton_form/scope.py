@@ -56,6 +56,11 @@ def constexpr_of(width: str) -> str:
     return width.upper()
 
 
+def list_size(name: str) -> str:
+    """The name of how many rows there is room for in lists, of which entries lie side by side."""
+    return f"{name}_size_2"
+
+
 def is_vector(node: Node) -> bool:
     """Whether a node is made of vectors, one a row or a key."""
     return bool(set(node.axes) & {Axis.FEATURE, Axis.VALUE})
@@ -185,6 +190,15 @@ class KernelScope:
         """Whether the pattern asks it of tokens."""
         return self.listing is not None and node.name in self.listing.facts
 
+    def is_list(self, node: Node) -> bool:
+        """Whether the pattern asks whether numbers are in a list that it is, one of each row."""
+        return self.listing is not None and node.name in self.listing.lists
+
+    @property
+    def lists(self) -> tuple[Node, ...]:
+        """The lists of rows."""
+        return tuple(node for node in self.kernel.operands if self.is_list(node))
+
     def length(self, axis: Axis) -> str:
         """How long tensors are along an axis."""
         return SLOTS[axis] if self.moves(axis) else LENGTH[axis]
@@ -294,6 +308,11 @@ class KernelScope:
     def reads_coordinate(self, sweep: Sweep, axis: Axis) -> bool:
         """Whether pairs are related by coordinates of an axis, beside positions."""
         return self.laid_out and (Name.I if axis is Axis.ROW else Name.J) in self._names_of_pattern(sweep)
+
+    def point_to_lists(self, name: str, pointer: str) -> None:
+        """Where the list of each row begins."""
+        self.used.add("_lists_at")
+        self.writer.line(f"{name}_at = _lists_at({pointer}, {BLOCK[Axis.ROW]})")
 
     def load_facts(self, name: str, pointer: str, visible: str, axis: Axis) -> None:
         """What the pattern asks of rows or keys."""

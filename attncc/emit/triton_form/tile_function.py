@@ -19,6 +19,7 @@ from attncc.emit.triton_form.scope import (
     is_literal,
     is_offset_sum,
     is_vector,
+    list_size,
     width_of,
 )
 from attncc.graph.ir import Node, peaked
@@ -51,6 +52,7 @@ class TileFunctions(KernelPlaces):
         strides = [f"{node.name}_stride" for node in loads if node in self.vectors]
         scalars = [node.name for node in self.kernel.uniform if node.name in read and not is_literal(node)]
         scalars += [size for node in self.entries if node.name in read for size in self.sizes(node)]
+        scalars += [list_size(node.name) for node in self.lists if node.name in read]
         names = self.names_read(sweep)
         positions = [POSITION[self.fixed]] if self.reads_position(sweep, self.fixed) else []
         positions += [COORDINATE[self.fixed]] if self.reads_coordinate(sweep, self.fixed) else []
@@ -93,6 +95,8 @@ class TileFunctions(KernelPlaces):
 
     def _held(self, node: Node) -> list[str]:
         """The names under which a tile body gets an operand or number of the fixed axis."""
+        if self.is_list(node):
+            return [f"{node.name}_at"]
         if not is_vector(node):
             return [node.name]
         tile = [node.name] if node.name in self.tiled else []
@@ -145,6 +149,8 @@ class TileFunctions(KernelPlaces):
         first = self.place(self.swept, f"tile * {BLOCK[self.swept]}")
         if is_vector(node):
             return f"{name}{head}_ptr + {first}"
+        if self.is_list(node):
+            return f"{name}_lists + {first}"
         start = "key_numbers" if self.rows_fixed else "statistics"
         start = OF_ENTRY[self.swept] if self.is_fact(node) else start
         return f"{name}_ptr + {start} + {first}"
