@@ -13,9 +13,9 @@
 # Plan: a tile of rows first … last visits keys up to (last + 1) // 16 - 2; without a mask: keys
 # up to (first + 1) // 16 - 2.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
-# Decoder: none: keys are blocks of keys, and the last one is not complete until its keys have
-# come.
+# Decoder: keeps every key so far as it was given, of which blocks and choices are made anew.
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -1522,6 +1522,121 @@ def weights(q, k, v, *, rows=slice(None), scale=None, kv_lengths=None, q_start=N
     return weight[:, :, 0]
 
 
+# --- decoding: tokens one after the other ---------------------------------------------------------
+
+_ROOM = 64  # the fewest tokens that there is room for
+_TOKENS = {"k": 2, "v": 2}  # which axis of what keys have is that of the tokens
+
+
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for.
+
+    It keeps every key so far as it was given, of which blocks and choices are made anew.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    keys: tuple = ()  # k and v of tokens, with room for more
+
+    def to(self, device):
+        """The same on another device."""
+        return Cache(self.position, tuple(x.to(device) for x in self.keys))
+
+
+def _remember(cache, new):
+    """Add what new tokens have."""
+    position, known = cache.position, cache.keys or new
+    kept = []
+    for name, before, x in zip(("k", "v"), known, new, strict=True):
+        axis = _TOKENS[name]
+        found, expected = (
+            (*each.shape[:axis], *each.shape[axis + 1 :], each.dtype, each.device)
+            for each in (x, before)
+        )
+        _expect(
+            found == expected,
+            f"what is new in {name}",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+        fresh = x.shape[axis]
+        if not cache.keys or position + fresh > before.shape[axis]:
+            room = max(2 * (position + fresh), _ROOM)
+            held = before.narrow(axis, 0, position)
+            before = x.new_empty(*x.shape[:axis], room, *x.shape[axis + 1 :])
+            before.narrow(axis, 0, position).copy_(held)
+        before.narrow(axis, position, fresh).copy_(x)
+        kept.append(before)
+    cache.keys, cache.position = tuple(kept), position + fresh
+
+
+@torch.no_grad()
+def step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: Cache,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+        With return_lse the logarithms of their normalisers stand in between.
+    """
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    _prepared(q, k, v, scale, None, cache.position, cache.position)  # refuses what does not fit
+    start = cache.position
+    _remember(cache, (k, v))
+    k, v = (
+        x.narrow(_TOKENS[name], 0, cache.position)
+        for name, x in zip(("k", "v"), cache.keys, strict=True)
+    )
+    out, lse = attention(q, k, v, scale=scale, q_start=start, return_lse=True)
+    return (out, lse, cache) if return_lse else (out, cache)
+
+
+@torch.no_grad()
+def prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+    form: str | None = None,
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    out, lse = attention(q, k, v, scale=scale, return_lse=True, form=form)
+    cache = Cache()
+    _remember(cache, (k, v))
+    return (out, lse, cache) if return_lse else (out, cache)
+
+
 class Attention(nn.Module):
     """`attention` as a module without parameters."""
 
@@ -1533,6 +1648,14 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, **options):
         """See `attention`; `options` are its other arguments."""
         return attention(q, k, v, scale=self.scale, form=self.form, **options)
+
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, **options):
+        """See `prefill`: the first tokens of a sequence."""
+        return prefill(q, k, v, scale=self.scale, form=self.form, **options)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache):
+        """See `step`: the next tokens of a sequence."""
+        return step(q, k, v, cache, scale=self.scale)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}, form={self.form}"

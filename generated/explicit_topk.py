@@ -11,13 +11,21 @@
 # Plan: data tell the tiles of keys that a tile of rows visits, within what positions allow: a
 # tile of rows first … last visits keys up to last.
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
-# Decoder: none: queries choose among all keys, and a step is given the new ones alone.
+# Decoder: keeps every key so far as it was given, of which blocks and choices are made anew.
 
 import bisect
+import dataclasses
+import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
 
 # How the kernels follow from the spec:
 # - once-a-token: what one token or one distance determines alone is computed once for it, not
@@ -61,6 +69,658 @@ def _numbers(q, k, v, scale, kv_lengths):
     """Numbers that are the same for every pair of a head."""
     d_dot_factor = scale
     return scale, d_dot_factor
+
+
+# --- Triton kernels -------------------------------------------------------------------------------
+if triton is not None:
+    # Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
+    _WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
+
+    @triton.jit
+    def _dot(a, b, acc, PRECISION: tl.constexpr):
+        """a @ b + acc in float32; `acc` may be None."""
+        if _WIDEN:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+    @triton.jit
+    def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
+        if MASKED and WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=visible[:, None] & (dims[None, :] < WIDTH), other=0.0)
+        elif MASKED:
+            tile = tl.load(pointers, mask=visible[:, None], other=0.0)
+        elif WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=dims[None, :] < WIDTH, other=0.0)
+        else:
+            tile = tl.load(pointers)
+        return tile
+
+    @triton.jit
+    def _load_numbers(start, visible, other, LANES: tl.constexpr, MASKED: tl.constexpr):
+        """[LANES] consecutive numbers; what is not visible reads as `other`."""
+        pointers = start + tl.arange(0, LANES)
+        if MASKED:
+            numbers = tl.load(pointers, mask=visible, other=other)
+        else:
+            numbers = tl.load(pointers)
+        return numbers
+
+    @triton.jit
+    def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                    BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+    @triton.jit
+    def _lists_at(start, LANES: tl.constexpr):
+        """Where the lists of [LANES] consecutive rows begin."""
+        return start + tl.arange(0, LANES)
+
+    @triton.jit
+    def _is_named(x, lists, COUNT: tl.constexpr, step):
+        """Whether numbers are in the lists of their rows, of COUNT entries; below 0 is none."""
+        found = x != x
+        if COUNT <= 32:  # a loop in a loop would keep Triton from loading ahead
+            for at in tl.static_range(COUNT):
+                found = found | (x == tl.load(lists + at * step))
+        else:
+            for at in range(0, COUNT):
+                found = found | (x == tl.load(lists + at * step))
+        return found & (x >= 0)
+
+    @triton.jit
+    def _inverse(x):
+        """1 / x, and 0 where x is 0: a row without weights gives 0."""
+        zero = x == 0.0
+        return tl.where(zero, 0.0, 1.0 / tl.where(zero, 1.0, x))
+
+    @triton.jit
+    def _log(x):
+        """The natural logarithm, -inf where x is 0."""
+        positive = x > 0.0
+        return tl.where(positive, tl.log(tl.where(positive, x, 1.0)), float("-inf"))
+
+    @triton.jit
+    def _forward_tile(
+        peak, rows, total, q, best_of_row_at,
+        k_ptr, v_ptr, k_stride, v_stride,
+        column, k_start, keys, scale_log2, best_of_row_size_2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = column_lanes < keys
+        j = k_start + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            best_of_row_names = _is_named(
+                tl.zeros([BLOCK_M, BLOCK_N], tl.int32) + j[None, :],
+                best_of_row_at[:, None],
+                8,
+                best_of_row_size_2,
+            )
+            related = best_of_row_names & visible[None, :]
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        old_peak = peak
+        peak = tl.maximum(peak, tl.max(exponent, 1))
+        shrink = tl.exp2(old_peak - peak)
+        weight = tl.exp2(exponent - peak[:, None])
+        rows = rows * shrink + tl.sum(weight, 1)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        total = _dot(weight.to(v.dtype), v, total * shrink[:, None], PRECISION)
+        return peak, rows, total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "lists"])
+    def _forward_kernel(
+        q_ptr, best_of_row_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, lists, scale_log2, best_of_row_size_2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        best_of_row_lists = best_of_row_ptr + tl.cast(entry, tl.int64) * (8 * best_of_row_size_2)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        best_of_row_at = _lists_at(best_of_row_lists + row, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        peak = tl.full([BLOCK_M], -3.4028234663852886e38, tl.float32)
+        rows = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            peak, rows, total = _forward_tile(
+                peak, rows, total, q, best_of_row_at,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                tile * BLOCK_N, k_start, keys, scale_log2, best_of_row_size_2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        out = total * _inverse(rows)[:, None]
+        lse = 0.6931471805599453 * peak + _log(rows)
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+        tl.store(lse_ptr + first_vector + tl.arange(0, BLOCK_M), lse, mask=visible)
+        if residual_ptr is not None:  # what rounding takes from `out`, for backward
+            residual = out - out.to(out_ptr.dtype.element_ty).to(tl.float32)
+            _store_tile(residual_ptr + first_vector * E, visible, residual, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile(
+        dv, dk_total, k, v,
+        q_ptr, d_out_ptr, lse_ptr, delta_ptr, best_of_row_ptr, q_stride, d_out_stride,
+        j, row, n, scale_log2, best_of_row_size_2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        lse = _load_numbers(lse_ptr, visible, float("-inf"), BLOCK_M, MASKED)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        lse_2 = 1.4426950408889634 * lse
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        delta = _load_numbers(delta_ptr, visible, 0.0, BLOCK_M, MASKED)
+        d_weight = d_share - delta[None, :]
+        exponent = scale_log2 * dot_qk
+        best_of_row_at = _lists_at(best_of_row_ptr, BLOCK_M)
+        if MASKED:
+            best_of_row_names = _is_named(
+                tl.zeros([BLOCK_N, BLOCK_M], tl.int32) + j[:, None],
+                best_of_row_at[None, :],
+                8,
+                best_of_row_size_2,
+            )
+            related = best_of_row_names & visible[None, :]
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[None, :])
+        d_exponent = d_weight * weight
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_exponent.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "lists"])
+    def _backward_columns_kernel(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, best_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, lists, d_dot_factor, scale_log2, best_of_row_size_2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_M // BLOCK_M  # tiles in one that lists name
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(column, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < keys
+        k = _load_tile(k_ptr, k_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        j = k_start + column_lanes
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            statistics = (tl.cast(batch, tl.int64) * heads + head) * n
+            entry = batch * heads + head
+            best_of_row_lists = best_of_row_ptr + tl.cast(entry, tl.int64) * (
+                8 * best_of_row_size_2
+            )
+            # Tiles of rows that meet the tile's keys: met[begin] … met[end - 1].
+            number = entry * lists + column // LIST_N
+            begin = tl.load(begins_ptr + number)
+            end = tl.load(begins_ptr + number + 1)
+            for step in range(begin * PARTS, end * PARTS):
+                tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+                dv, dk_total = _backward_columns_tile(
+                    dv, dk_total, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    best_of_row_lists + tile * BLOCK_M, q_strides[2], d_out_strides[2],
+                    j, tile * BLOCK_M, n, scale_log2, best_of_row_size_2,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        _store_tile(
+            dk_ptr + first_vector * D,
+            column_lanes < m,
+            tl.where(seen[:, None], dk, 0.0),
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        _store_tile(
+            dv_ptr + first_vector * E,
+            column_lanes < m,
+            tl.where(seen[:, None], dv, 0.0),
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile(
+        dq_total, q, d_out, delta, best_of_row_at, lse_2,
+        k_ptr, v_ptr, k_stride, v_stride,
+        column, k_start, keys, scale_log2, best_of_row_size_2,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = column_lanes < keys
+        j = k_start + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_weight = d_share - delta[:, None]
+        exponent = scale_log2 * dot_qk
+        if MASKED:
+            best_of_row_names = _is_named(
+                tl.zeros([BLOCK_M, BLOCK_N], tl.int32) + j[None, :],
+                best_of_row_at[:, None],
+                8,
+                best_of_row_size_2,
+            )
+            related = best_of_row_names & visible[None, :]
+        if MASKED:
+            exponent = tl.where(related, exponent, float("-inf"))
+        weight = tl.exp2(exponent - lse_2[:, None])
+        d_exponent = d_weight * weight
+        dq_total = _dot(d_exponent.to(k.dtype), k, dq_total, PRECISION)
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "lists"])
+    def _backward_rows_kernel(
+        q_ptr, d_out_ptr, best_of_row_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+        q_strides, d_out_strides, k_strides, v_strides,
+        n, m, k_start, lists, d_dot_factor, scale_log2, best_of_row_size_2,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, LIST_M: tl.constexpr, LIST_N: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        PARTS: tl.constexpr = LIST_N // BLOCK_N  # tiles in one that lists name
+        entry = batch * heads + head
+        best_of_row_lists = best_of_row_ptr + tl.cast(entry, tl.int64) * (8 * best_of_row_size_2)
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        best_of_row_at = _lists_at(best_of_row_lists + row, BLOCK_M)
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        lse = _load_numbers(lse_ptr + first_vector, visible, float("-inf"), BLOCK_M, True)
+        lse = tl.where(lse == float("-inf"), float("inf"), lse)
+        delta = _load_numbers(delta_ptr + first_vector, visible, 0.0, BLOCK_M, True)
+        lse_2 = 1.4426950408889634 * lse
+
+        # Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+        number = entry * lists + row // LIST_M
+        begin = tl.load(begins_ptr + number)
+        end = tl.load(begins_ptr + number + 1)
+
+        dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(begin * PARTS, end * PARTS):
+            tile = tl.load(met_ptr + step // PARTS) * PARTS + step % PARTS
+            dq_total = _backward_rows_tile(
+                dq_total, q, d_out, delta, best_of_row_at, lse_2,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                tile * BLOCK_N, k_start, keys, scale_log2, best_of_row_size_2,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+
+        dq = dq_total * d_dot_factor
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_TILES = {
+    ("forward", 2, 64): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 128): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2), (16, 16, 4, 1)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 8, 2)],
+    ("backward_columns", 4, 256): [(16, 16, 8, 2)],
+    ("backward_rows", 2, 64): [(64, 64, 4, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
+    ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
+    ("backward_rows", 4, 256): [(16, 16, 8, 2)],
+}
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    q = arguments["q_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = (
+            0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns
+        ) * q.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(
+        kernel
+    )
+
+
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
+def _begins(counts):
+    """Where lists begin that stand one after the other, and where the last one ends."""
+    return nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+
+
+def _lists_by_row(lists):
+    """The tiles of keys that each tile of rows meets, as kernels take them."""
+    return _begins(lists.counts), lists.met.to(torch.int32)
+
+
+def _lists_by_key(lists):
+    """The tiles of rows that meet each tile of keys."""
+    tiles, most_keys = lists.rows.shape[1], lists.keys.shape[1]
+    number = torch.arange(len(lists.counts), device=lists.met.device)
+    row = number.repeat_interleave(lists.counts, output_size=len(lists.met))
+    key = row // tiles * most_keys + lists.met
+    counts = torch.bincount(key, minlength=len(lists.keys) * most_keys)
+    return _begins(counts), (row % tiles)[key.argsort(stable=True)].to(torch.int32)
+
+
+def _asked(x, places, batch, heads):
+    """What the pattern asks of tokens, [entries, tokens], in the order of lists if there is one."""
+    x = _of_entries(x, batch, heads)
+    if places is not None and x.shape[1]:
+        x = x.gather(1, places.clamp(max=x.shape[1] - 1))
+    return x.contiguous()
+
+
+def _listed_tokens(x, places):
+    """What tokens have, [batch, heads, tokens, ...], in the order of lists; 0 where there is none.
+
+    `places` is [entries, slots]; where each query head has its own, so has what is returned.
+    """
+    places = places.unflatten(0, (len(x), -1))  # [batch, heads or 1, slots]
+    heads = max(x.shape[1], places.shape[1])
+    if not x.shape[2]:
+        return x.new_zeros(len(x), heads, places.shape[2], *x.shape[3:])
+    batch = torch.arange(len(x), device=x.device)[:, None, None]
+    head = torch.arange(heads, device=x.device)[:, None] // (heads // x.shape[1])
+    found = x[batch, head, places.clamp(max=x.shape[2] - 1)]
+    hidden = (places >= x.shape[2]).view(*places.shape, *(1,) * (x.dim() - 3))
+    return found.masked_fill_(hidden, 0)
+
+
+def _slots(places, tokens):
+    """Where tokens stand in the order of lists: beyond its end where they do not."""
+    slots = places.new_full((len(places), tokens + 1), places.shape[1])
+    order = torch.arange(places.shape[1], device=places.device).expand_as(places)
+    return slots.scatter_(1, places, order)[:, :tokens]
+
+
+def _asked_lists(x, places, batch, heads):
+    """The lists of rows in the order of tiles, [entries, entries of a list, slots]."""
+    x = _of_entries(x, batch, heads)
+    if not x.shape[1]:
+        return x.new_full((len(x), x.shape[2], places.shape[1]), -1, dtype=torch.int32)
+    x = x.gather(1, places.clamp(max=x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[2]))
+    return x.clamp(-1, 2**31 - 1).mT.to(torch.int32).contiguous()
+
+
+def _launch(kernel, name, grid, q, k, v, *arguments):
+    """Run a kernel, specialised by the widths of q and v."""
+    d, e = q.shape[-1], v.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=q.shape[1] // k.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e, LIST_M=_ROWS, LIST_N=_KEYS,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+
+
+def _kernel_numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    scale_log2 = scale * 1.4426950408889634
+    d_dot_factor = scale
+    return scale_log2, d_dot_factor
+
+
+def _launch_forward(
+    q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, keep_residual
+):
+    """What `_forward` returns, by the Triton kernel."""
+    q, k, v = _dense(q), _dense(k), _dense(v)
+    batch, heads, n, _ = q.shape
+    m = k.shape[2]
+    out = q.new_empty(batch, heads, n, v.shape[-1])
+    lse = q.new_empty(batch, heads, n, dtype=torch.float32)
+    residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
+    scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
+    starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if out.numel():
+        lists = _lists(
+            best_of_row, batch, heads, n, m, q_start, k_start, q_starts, kv_lengths, q.device
+        )
+        best_of_row_listed = _asked_lists(best_of_row, lists.rows.flatten(1), batch, heads)
+        begins, met = _lists_by_row(lists)
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
+            q, best_of_row_listed, k, v, out, lse, residual if keep_residual else None,
+            starts, lengths, begins, met,
+            q.stride()[:3], k.stride()[:3], v.stride()[:3],
+            n, m, k_start, lists.rows.shape[1], scale_log2, best_of_row_listed.shape[2],
+        )  # fmt: skip
+    return (out, lse, residual)
+
+
+def _launch_backward(
+    q,
+    k,
+    v,
+    best_of_row,
+    out,
+    lse,
+    residual,
+    d_out,
+    d_lse,
+    scale,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+):
+    """What `_backward` returns, by the Triton kernels."""
+    q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
+    batch, heads, n, _ = q.shape
+    kv_heads, m, _ = v.shape[1:]
+    dq = q.new_zeros(q.shape)
+    dk = k.new_zeros(k.shape)
+    dv = v.new_zeros(v.shape)
+    d_best_of_row = best_of_row.new_zeros(best_of_row.shape)
+    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
+    lse = lse.contiguous()
+    scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
+    starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if out.numel():
+        lists = _lists(
+            best_of_row, batch, heads, n, m, q_start, k_start, q_starts, kv_lengths, q.device
+        )
+        best_of_row_listed = _asked_lists(best_of_row, lists.rows.flatten(1), batch, heads)
+        begins, met = _lists_by_key(lists)
+        grid = _grid(m, "BLOCK_N", v.shape[1], batch)
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
+            k, v, q, d_out, best_of_row_listed, lse, delta, dk, dv,
+            starts, lengths, begins, met,
+            k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+            n, m, k_start, lists.keys.shape[1], d_dot_factor, scale_log2,
+            best_of_row_listed.shape[2],
+        )  # fmt: skip
+        begins, met = _lists_by_row(lists)
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
+            q, d_out, best_of_row_listed, k, v, lse, delta, dq,
+            starts, lengths, begins, met,
+            q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
+            n, m, k_start, lists.rows.shape[1], d_dot_factor, scale_log2,
+            best_of_row_listed.shape[2],
+        )  # fmt: skip
+    return dq, dk, dv, d_best_of_row
 
 
 # --- one slab of rows -----------------------------------------------------------------------------
@@ -118,7 +778,7 @@ def _backward_slab(q, k, v, d_out, lse, delta, dv, dk_total, numbers, slab, chun
 # in another order than that of their places; a tile holds some that stand side by side.
 
 _SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
-_ROWS, _KEYS = 64, 64  # of a tile
+_ROWS, _KEYS = 64, 64  # of a tile, unless rows stand alone
 
 
 class _Lists(NamedTuple):
@@ -129,6 +789,7 @@ class _Lists(NamedTuple):
     in_order: tuple  # whether rows, and keys, stand in the order of their places, all of them
     counts: Tensor  # [entries * tiles of rows]: how many tiles of keys each one meets
     met: Tensor  # which, among those of the entry, one tile of rows after the other
+    few: bool | Tensor = False  # whether lists of rows name far fewer pairs than their tiles meet
 
 
 def _of_entries(x, batch, heads):
@@ -158,14 +819,16 @@ def _named_blocks(listed, width, low, high, rows, m, k_start):
     """Runs of keys that the lists of rows name, as `_blocks` gives them."""
     n, tiles = low.shape[1], rows.shape[0] * rows.shape[1]
     exist, places = rows.flatten(1) < n, rows.flatten(1).clamp(max=max(n - 1, 0))
-    low, high = (x.expand(len(rows), n).gather(1, places).view(tiles, _ROWS) for x in (low, high))
-    met = exist.view(tiles, _ROWS) & (low < high)
+    low, high = (
+        x.expand(len(rows), n).gather(1, places).view(tiles, rows.shape[-1]) for x in (low, high)
+    )
+    met = exist.view(tiles, rows.shape[-1]) & (low < high)
     low, high = torch.where(met, low, _FAR).amin(1), torch.where(met, high, 0).amax(1)
     blocks = -(-(k_start + m) // width)
     entries = (
         listed.long()
         .gather(1, places[..., None].expand(-1, -1, listed.shape[-1]))
-        .view(tiles, _ROWS, -1)
+        .view(tiles, rows.shape[-1], -1)
     )
     is_block = met[..., None] & (entries >= 0) & (entries < blocks)
     tile = torch.arange(tiles, device=rows.device)[:, None, None].expand(entries.shape)
@@ -182,29 +845,41 @@ def _listed(runs, rows, keys, in_order, n, m, told=()):
     for low, high in runs:
         low, high = (x.expand(entries, n).gather(1, at).view(rows.shape) for x in (low, high))
         met = (low < high) & (rows < n)
-        first = torch.where(met, low, keys.shape[1] * _KEYS).amin(-1).flatten()
+        first = torch.where(met, low, keys.shape[1] * keys.shape[-1]).amin(-1).flatten()
         stop = torch.where(met, high, 0).amax(-1).flatten()
         tile = torch.arange(entries * tiles, device=rows.device)
-        codes.append(_codes(tile, first, stop, keys.shape[1]))
+        codes.append(_codes(tile, first, stop, *keys.shape[1:]))
     for tile, low, high in told:
-        codes.append(_codes(tile, low, high, keys.shape[1]))
+        codes.append(_codes(tile, low, high, *keys.shape[1:]))
     codes = torch.cat(codes).unique()
     counts = torch.bincount(codes // keys.shape[1], minlength=entries * tiles)
-    in_order = in_order[0] and n % _ROWS == 0, in_order[1] and m % _KEYS == 0
+    in_order = in_order[0] and n % rows.shape[-1] == 0, in_order[1] and m % keys.shape[-1] == 0
     return _Lists(rows, keys, in_order, counts, codes % keys.shape[1])
 
 
-def _codes(tile, low, high, tiles):
+def _codes(tile, low, high, tiles, width):
     """Numbers of tiles of rows and of the tiles of keys that their runs meet, of so many."""
-    first = low // _KEYS
-    count = ((high + _KEYS - 1) // _KEYS - first).clamp(min=0).masked_fill(low >= high, 0)
+    first = low // width
+    count = ((high + width - 1) // width - first).clamp(min=0).masked_fill(low >= high, 0)
     which = torch.arange(len(tile), device=tile.device).repeat_interleave(count)
     within = torch.arange(len(which), device=tile.device) - (count.cumsum(0) - count)[which]
     return tile[which] * tiles + first[which] + within
 
 
 @torch.no_grad()
-def _lists(best_of_row, batch, heads, n, m, q_start, k_start, q_starts, kv_lengths, device):
+def _lists(
+    best_of_row,
+    batch,
+    heads,
+    n,
+    m,
+    q_start,
+    k_start,
+    q_starts,
+    kv_lengths,
+    device,
+    tile=(_ROWS, _KEYS),
+):
     """Which keys rows meet; positions of rows and what tokens say are [entries, tokens]."""
     entries = batch * heads
     row, place = (torch.arange(x, device=device).expand(entries, x) for x in (n, m))
@@ -217,14 +892,16 @@ def _lists(best_of_row, batch, heads, n, m, q_start, k_start, q_starts, kv_lengt
     best_of_row = _of_entries(best_of_row, batch, heads)
     rows = row
     keys = place.masked_fill(place >= length, m)
-    tiled = _tiles_of(rows, n, _ROWS)
+    tiled = _tiles_of(rows, n, tile[0])
     runs, told = [], []
     # j in best_of_row
     low, high = _interval(0, m, True, i, length)
     told.append(_named_blocks(best_of_row, 1, low, high, tiled, m, k_start))
-    return _listed(
-        runs, tiled, _tiles_of(keys, m, _KEYS), (rows is row, kv_lengths is None), n, m, told
+    lists = _listed(
+        runs, tiled, _tiles_of(keys, m, tile[1]), (rows is row, kv_lengths is None), n, m, told
     )
+    named = 1 * (best_of_row >= 0).sum()
+    return lists._replace(few=len(lists.met) * _ROWS * _KEYS > 8 * named)
 
 
 # --- slabs of tiles: the eager form --------------------------------------------------------------
@@ -270,7 +947,10 @@ def _slabs(best_of_row, heads, lists, related, n, m, q_start, k_start, q_starts,
     while at < len(counts):
         end = bisect.bisect_right(counts, counts[at] + counts[at] // 4, at)
         while True:
-            scores = heads * _ROWS * _KEYS * max(counts[end - 1], 1)
+            # Keys are copied for each tile of rows, which few rows are not worth.
+            scores = (
+                heads * max(lists.rows.shape[2], 16) * lists.keys.shape[2] * max(counts[end - 1], 1)
+            )
             most = max(1, _SCORES // scores)
             if end - at <= most:
                 break
@@ -278,7 +958,7 @@ def _slabs(best_of_row, heads, lists, related, n, m, q_start, k_start, q_starts,
         own, widest = order[at:end], counts[end - 1]
         entry = own // tiles
         batch, head = entry // heads, entry % heads
-        shape = (len(own), 1, _ROWS)
+        shape = (len(own), 1, lists.rows.shape[2])
         rows = lists.rows.flatten(0, 1)[own]
         start = q_start if q_starts is None else q_start + q_starts[batch, None]
         slab = _Slab(own, batch, head, rows, (rows + start)[:, None, :, None], shape)
@@ -472,7 +1152,10 @@ def _passes(q, k, v, best_of_row, q_start, k_start, q_starts, kv_lengths):
     batch, heads, n, _ = q.shape
     m = v.shape[2]
     places = q_start, k_start, q_starts, kv_lengths, q.device
-    yield _lists(best_of_row, batch, heads, n, m, *places), _related
+    lists = _lists(best_of_row, batch, heads, n, m, *places)
+    if lists.few:
+        lists = _lists(best_of_row, batch, heads, n, m, *places, (1, 1))
+    yield lists, _related
 
 
 def _forward(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, keep_residual):
@@ -509,8 +1192,8 @@ def _forward(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths
                 work = _workspace(slab, chunks, q, 2, work)
                 results = _forward_slab(
                     _rows_in(q_tiles, slab, kv_heads), _keys_in(k_tiles, chunks, kv_heads),
-                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab, chunks,
-                    work, call,
+                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab,
+                    chunks, work, call,
                 )  # fmt: skip
                 for out, result in zip(outs, results, strict=True):
                     _put(out, slab, result)
@@ -581,9 +1264,9 @@ def _backward(
                 )
                 results = _backward_slab(
                     _rows_in(q_tiles, slab, kv_heads), _keys_in(k_tiles, chunks, kv_heads),
-                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab), delta,
-                    dv_own.flatten(0, 1), dk_own.flatten(0, 1), _entries_of(numbers, slab), slab,
-                    chunks, work, call,
+                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab),
+                    delta, dv_own.flatten(0, 1), dk_own.flatten(0, 1),
+                    _entries_of(numbers, slab), slab, chunks, work, call,
                 )  # fmt: skip
                 for total, result in zip((dq_tiles,), results, strict=True):
                     _put(total, slab, result)
@@ -652,7 +1335,7 @@ def _batched(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths
         i, j = slab.i[:, :, None], chunks[0].j[:, :, None]
         own = _lifted(_entries_of(numbers, slab))
         weight, norm, numbers_of_rows = _weights_of(
-            _rows_in(q_tiles, slab, slab.shape[1]).view(*slab.shape[:2], 1, _ROWS, -1),
+            _rows_in(q_tiles, slab, slab.shape[1]).view(*slab.shape[:2], 1, slab.shape[2], -1),
             windows(k_tiles, chunks),
             best_of_row,
             i,
@@ -665,7 +1348,7 @@ def _batched(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths
         out = weight @ windows(v_tiles, chunks).masked_fill(~seen, 0)
         if norm is not None:
             out = out * _reciprocal(norm)
-        rest = (x.expand(*slab.shape[:2], 1, _ROWS, 1) for x in numbers_of_rows)
+        rest = (x.expand(*slab.shape[:2], 1, slab.shape[2], 1) for x in numbers_of_rows)
         parts.append((out, *rest))
         order.append(_rows_at(slab, lists.rows))
     back = torch.cat(order).argsort()
@@ -679,9 +1362,14 @@ def _batched(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths
 
 def _no_keys(slab, lists, m):
     """A tile of keys of which none is related."""
-    places = torch.full((len(slab.tiles), _KEYS), m, device=slab.tiles.device)
+    places = torch.full((len(slab.tiles), lists.keys.shape[2]), m, device=slab.tiles.device)
     hidden = torch.ones(
-        len(slab.tiles), 1, _ROWS, _KEYS, dtype=torch.bool, device=slab.tiles.device
+        len(slab.tiles),
+        1,
+        lists.rows.shape[2],
+        lists.keys.shape[2],
+        dtype=torch.bool,
+        device=slab.tiles.device,
     )
     first = slab.tiles // lists.rows.shape[1] * lists.keys.shape[1]
     return _Chunk(first[:, None], places, places[:, None, None], hidden)
@@ -697,29 +1385,20 @@ def _operands(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, choices=No
     n = q.shape[2]
     m = k.shape[2]
     device = q.device
-    best_of_row = _chosen_keys(
-        choices,
-        "best",
-        lambda: _best(
-            lambda rows: _numbers_for_best(
-                q,
-                k,
-                v,
-                rows=rows,
-                scale=scale,
-                kv_lengths=kv_lengths,
-                q_start=q_start if q_starts is None else q_starts,
-                k_start=k_start,
-            ),
-            8,
-            batch,
-            heads,
-            n,
-            m,
-            k_start,
-            device,
-        ),
-    )
+
+    def made_best():
+        numbers = _numbers_for_best(
+            q,
+            k,
+            v,
+            scale=scale,
+            kv_lengths=kv_lengths,
+            q_start=q_start if q_starts is None else q_starts,
+            k_start=k_start,
+        )
+        return _best(numbers, 8, batch, heads, n, m, k_start, device)
+
+    best_of_row = _chosen_keys(choices, "best", made_best)
     return q, k, v, best_of_row
 
 
@@ -756,17 +1435,18 @@ _BEST = 1 << 22  # numbers of pairs that are compared at a time
 
 
 @torch.no_grad()
-def _best(numbers, count, batch, heads, n, m, k_start, device):
-    """The positions of the keys with each row's largest numbers; -1 where there are fewer.
+def _best(numbers, count, batch, heads, n, m, k_start, device, each=1):
+    """The keys, or blocks of keys, with each row's largest numbers; -1 where there are fewer.
 
-    Of equal numbers the first keys count.
+    Of equal numbers the first ones count.
 
     Args:
         numbers: for a slice of rows [batch, heads, rows, m], -inf where keys are not related.
+        each: of so many numbers each one is made.
     """
     if not (batch and n and m):
         return torch.full((batch, heads, n, count), -1, device=device)
-    most = max(1, _BEST // (batch * heads * m))
+    most = max(1, _BEST // (batch * heads * m * each))
     position = torch.arange(m, device=device) + k_start
     parts = []
     with torch.autocast(device.type, enabled=False):
@@ -830,14 +1510,14 @@ def _at_hand(x):
 
 
 def _run(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    return _forward(
-        q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, keep_residual
-    )
+    run = _launch_forward if form == "triton" else _forward
+    return run(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _run_backward(*args):
     *args, form = args
-    return _backward(*args)
+    run = _launch_backward if form == "triton" else _backward
+    return run(*args)
 
 
 class _Attention(torch.autograd.Function):
@@ -1044,9 +1724,23 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def _form(form, q):
-    """Which code runs: torch; lists of queries have no kernels."""
-    _expect(form in (None, "torch"), "form", repr(form), "None or 'torch'")
-    return "torch"
+    """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
+    _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
+    if form is None:
+        return (
+            "triton" if triton is not None and q.is_cuda and q.dtype != torch.float64 else "torch"
+        )
+    if form == "triton":
+        _expect(triton is not None, "form", "'triton'", "triton to be installed")
+        _expect(
+            q.dtype != torch.float64,
+            "q",
+            q.dtype,
+            "float32, bfloat16 or float16 for the Triton form",
+        )
+        running = q.is_cuda or triton.knobs.runtime.interpret
+        _expect(running, "q", f"on {q.device}", "a GPU for the Triton form, or TRITON_INTERPRET=1")
+    return form
 
 
 def _prepared(q, k, v, scale, kv_lengths, q_start, k_start):
@@ -1179,6 +1873,121 @@ def weights(
     return weight[:, :, 0]
 
 
+# --- decoding: tokens one after the other ---------------------------------------------------------
+
+_ROOM = 64  # the fewest tokens that there is room for
+_TOKENS = {"k": 2, "v": 2}  # which axis of what keys have is that of the tokens
+
+
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for.
+
+    It keeps every key so far as it was given, of which blocks and choices are made anew.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    keys: tuple = ()  # k and v of tokens, with room for more
+
+    def to(self, device):
+        """The same on another device."""
+        return Cache(self.position, tuple(x.to(device) for x in self.keys))
+
+
+def _remember(cache, new):
+    """Add what new tokens have."""
+    position, known = cache.position, cache.keys or new
+    kept = []
+    for name, before, x in zip(("k", "v"), known, new, strict=True):
+        axis = _TOKENS[name]
+        found, expected = (
+            (*each.shape[:axis], *each.shape[axis + 1 :], each.dtype, each.device)
+            for each in (x, before)
+        )
+        _expect(
+            found == expected,
+            f"what is new in {name}",
+            found,
+            f"batch, heads, width and so on of the cache, {expected}",
+        )
+        fresh = x.shape[axis]
+        if not cache.keys or position + fresh > before.shape[axis]:
+            room = max(2 * (position + fresh), _ROOM)
+            held = before.narrow(axis, 0, position)
+            before = x.new_empty(*x.shape[:axis], room, *x.shape[axis + 1 :])
+            before.narrow(axis, 0, position).copy_(held)
+        before.narrow(axis, position, fresh).copy_(x)
+        kept.append(before)
+    cache.keys, cache.position = tuple(kept), position + fresh
+
+
+@torch.no_grad()
+def step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: Cache,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+        With return_lse the logarithms of their normalisers stand in between.
+    """
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    _prepared(q, k, v, scale, None, cache.position, cache.position)  # refuses what does not fit
+    start = cache.position
+    _remember(cache, (k, v))
+    k, v = (
+        x.narrow(_TOKENS[name], 0, cache.position)
+        for name, x in zip(("k", "v"), cache.keys, strict=True)
+    )
+    out, lse = attention(q, k, v, scale=scale, q_start=start, return_lse=True)
+    return (out, lse, cache) if return_lse else (out, cache)
+
+
+@torch.no_grad()
+def prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+    form: str | None = None,
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    out, lse = attention(q, k, v, scale=scale, return_lse=True, form=form)
+    cache = Cache()
+    _remember(cache, (k, v))
+    return (out, lse, cache) if return_lse else (out, cache)
+
+
 class Attention(nn.Module):
     """`attention` as a module without parameters."""
 
@@ -1190,6 +1999,14 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, **options):
         """See `attention`; `options` are its other arguments."""
         return attention(q, k, v, scale=self.scale, form=self.form, **options)
+
+    def prefill(self, q: Tensor, k: Tensor, v: Tensor, **options):
+        """See `prefill`: the first tokens of a sequence."""
+        return prefill(q, k, v, scale=self.scale, form=self.form, **options)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache):
+        """See `step`: the next tokens of a sequence."""
+        return step(q, k, v, cache, scale=self.scale)
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}, form={self.form}"
@@ -1228,32 +2045,34 @@ def _best_weights_of(q, k, i, j, hidden, numbers, call):
     return kept, None, ()
 
 
-def _numbers_for_best(
-    q, k, v, *, rows=slice(None), scale=None, kv_lengths=None, q_start=None, k_start=0
-):
-    """Numbers of pairs of some rows, [batch, heads, rows, m]; -inf where not related."""
-    _expect(isinstance(rows, slice), "rows", repr(rows), "a slice, such as slice(0, 4)")
+@torch.no_grad()
+def _numbers_for_best(q, k, v, *, scale=None, kv_lengths=None, q_start=None, k_start=0):
+    """Numbers of pairs: a function that gives those of a slice of rows, -inf where not related."""
     prepared = _prepared(q, k, v, scale, kv_lengths, q_start, k_start)
     q, k, _, scale, q_start, k_start, q_starts, kv_lengths = prepared
     heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
     wide, device = _wide(q.dtype), q.device
-    row = torch.arange(q.shape[2], device=device)[rows]
-    i = row + q_start
-    i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
     length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None, None, None]
-    i, j = i[:, None, None, :, None], place[None, None, None, None] + k_start
+    j = place[None, None, None, None] + k_start
     seen = place[None, None, None, None] < length
     call = _call_of(q, k)
-    hidden = ~(_best_related(i, j, call) & seen)
     kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
-
-    def own(x):  # [batch, heads, n, c] -> [batch, heads, 1, rows, c]
-        return x.to(wide)[:, :, None, rows]
+    numbers = _best_lifted(_best_numbers(q, k, k, scale, kv_lengths))
 
     def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, 1, m, c]
         return x.to(wide)[:, kv_head, None].masked_fill(~seen.transpose(-1, -2), 0)
 
-    numbers = _best_lifted(_best_numbers(q, k, k, scale, kv_lengths))
-    weight, norm, _ = _best_weights_of(own(q), windows(k), i, j, hidden, numbers, call)
-    return weight[:, :, 0].masked_fill(hidden[:, :, 0], -torch.inf)
+    def of_rows(rows):
+        row = torch.arange(q.shape[2], device=device)[rows]
+        i = row + q_start
+        i = (i[None] if q_starts is None else i + q_starts[:, None])[:, None, None, :, None]
+        hidden = ~(_best_related(i, j, call) & seen)
+
+        def own(x):  # [batch, heads, n, c] -> [batch, heads, 1, rows, c]
+            return x.to(wide)[:, :, None, rows]
+
+        weight, norm, _ = _best_weights_of(own(q), windows(k), i, j, hidden, numbers, call)
+        return weight[:, :, 0].masked_fill(hidden[:, :, 0], -torch.inf)
+
+    return of_rows

@@ -1599,8 +1599,8 @@ def _near_forward(
                 work = _workspace(slab, chunks, q, 2, work)
                 results = _near_forward_slab(
                     _rows_in(q_tiles, slab, kv_heads), _keys_in(k_tiles, chunks, kv_heads),
-                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab, chunks,
-                    work, call,
+                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab,
+                    chunks, work, call,
                 )  # fmt: skip
                 for out, result in zip(outs, results, strict=True):
                     _put(out, slab, result)
@@ -1689,9 +1689,9 @@ def _near_backward(
                 )
                 results = _near_backward_slab(
                     _rows_in(q_tiles, slab, kv_heads), _keys_in(k_tiles, chunks, kv_heads),
-                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab), delta,
-                    dv_own.flatten(0, 1), dk_own.flatten(0, 1), _entries_of(numbers, slab), slab,
-                    chunks, work, call,
+                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab),
+                    delta, dv_own.flatten(0, 1), dk_own.flatten(0, 1),
+                    _entries_of(numbers, slab), slab, chunks, work, call,
                 )  # fmt: skip
                 for total, result in zip((dq_tiles,), results, strict=True):
                     _put(total, slab, result)
@@ -3092,8 +3092,8 @@ def _full_forward(
                 results = _full_forward_slab(
                     _rows_in(q_global_tiles, slab, kv_heads),
                     _keys_in(k_global_tiles, chunks, kv_heads),
-                    _keys_in(v_global_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab,
-                    chunks, work, call,
+                    _keys_in(v_global_tiles, chunks, kv_heads), _entries_of(numbers, slab),
+                    slab, chunks, work, call,
                 )  # fmt: skip
                 for out, result in zip(outs, results, strict=True):
                     _put(out, slab, result)
@@ -3180,9 +3180,10 @@ def _full_backward(
                 results = _full_backward_slab(
                     _rows_in(q_global_tiles, slab, kv_heads),
                     _keys_in(k_global_tiles, chunks, kv_heads),
-                    _keys_in(v_global_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab),
-                    delta, d_v_global_own.flatten(0, 1), d_k_global_own.flatten(0, 1),
-                    _entries_of(numbers, slab), slab, chunks, work, call,
+                    _keys_in(v_global_tiles, chunks, kv_heads), d_rows,
+                    _at_rows_of(lse, slab), delta, d_v_global_own.flatten(0, 1),
+                    d_k_global_own.flatten(0, 1), _entries_of(numbers, slab), slab, chunks,
+                    work, call,
                 )  # fmt: skip
                 for total, result in zip((d_q_global_tiles,), results, strict=True):
                     _put(total, slab, result)

@@ -1139,8 +1139,8 @@ def _forward(q, k, v, not_pad_of_key, scale, q_start, k_start, q_starts, kv_leng
                 work = _workspace(slab, chunks, q, 2, work)
                 results = _forward_slab(
                     _rows_in(q_tiles, slab, kv_heads), _keys_in(k_tiles, chunks, kv_heads),
-                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab, chunks,
-                    work, call,
+                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab,
+                    chunks, work, call,
                 )  # fmt: skip
                 for out, result in zip(outs, results, strict=True):
                     _put(out, slab, result)
@@ -1213,9 +1213,9 @@ def _backward(
                 )
                 results = _backward_slab(
                     _rows_in(q_tiles, slab, kv_heads), _keys_in(k_tiles, chunks, kv_heads),
-                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab), delta,
-                    dv_own.flatten(0, 1), dk_own.flatten(0, 1), _entries_of(numbers, slab), slab,
-                    chunks, work, call,
+                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab),
+                    delta, dv_own.flatten(0, 1), dk_own.flatten(0, 1),
+                    _entries_of(numbers, slab), slab, chunks, work, call,
                 )  # fmt: skip
                 for total, result in zip((dq_tiles,), results, strict=True):
                     _put(total, slab, result)

@@ -2179,9 +2179,10 @@ def _forward(
                     )
                 )
                 results = _forward_slab(
-                    _rows_in(q_tiles, slab, kv_heads), _keys_in(k_of_key_tiles, chunks, kv_heads),
-                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab, chunks,
-                    work, call, state, finishes,
+                    _rows_in(q_tiles, slab, kv_heads),
+                    _keys_in(k_of_key_tiles, chunks, kv_heads),
+                    _keys_in(v_tiles, chunks, kv_heads), _entries_of(numbers, slab), slab,
+                    chunks, work, call, state, finishes,
                 )  # fmt: skip
                 for out, result in zip(outs, results, strict=True):
                     _put(out, slab, result)
@@ -2282,10 +2283,11 @@ def _backward(
                     len(slab.tiles), kv_heads, chunks[0].count if chunks else 0, v.shape[-1]
                 )
                 results = _backward_slab(
-                    _rows_in(q_tiles, slab, kv_heads), _keys_in(k_of_key_tiles, chunks, kv_heads),
-                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab), delta,
-                    dv_own.flatten(0, 1), d_k_of_key_own.flatten(0, 1), _entries_of(numbers, slab),
-                    slab, chunks, work, call,
+                    _rows_in(q_tiles, slab, kv_heads),
+                    _keys_in(k_of_key_tiles, chunks, kv_heads),
+                    _keys_in(v_tiles, chunks, kv_heads), d_rows, _at_rows_of(lse, slab),
+                    delta, dv_own.flatten(0, 1), d_k_of_key_own.flatten(0, 1),
+                    _entries_of(numbers, slab), slab, chunks, work, call,
                 )  # fmt: skip
                 for total, result in zip((dq_tiles,), results, strict=True):
                     _put(total, slab, result)

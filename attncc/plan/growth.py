@@ -57,7 +57,7 @@ def _pairs(planned: Planned, rows: Formula, keys: Formula) -> list[Formula]:
 
 
 def _of_plan(plan: Plan, rows: Formula, keys: Formula, *, by_states: bool = True) -> list[Formula]:
-    found = [formula for _, each in plan.chosen for formula in _of_plan(each, rows, keys, by_states=False)]
+    found = [formula for each in plan.chosen for formula in _of_plan(each.plan, rows, keys, by_states=False)]
     if plan.lists is not None:
         return [*found, BY_DATA]
     if plan.states is not None and by_states:  # of long calls they cost less
