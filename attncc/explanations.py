@@ -254,7 +254,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     "E405": Explanation(
         "A causal attention sees no later token. If what it is called with was made by an operator that reads the "
         "whole sequence, such as a mean over n, every token knows of later ones all the same: training would look "
-        "right, and generation would not.",
+        "right, and generation would not. Operators that look a few tokens ahead are right behind a `shift` of "
+        "as many, and keys made of blocks of c tokens in a core that sees no block before it has ended.",
         "attention causal_core { pattern = causal }\n"
         + _layer("y = x - mean(x, over = n); out = attend causal_core(y, y, y)"),
         "attention causal_core { pattern = causal }\n" + _layer("y = layer_norm(x); out = attend causal_core(y, y, y)"),

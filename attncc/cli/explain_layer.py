@@ -7,7 +7,8 @@ from typing import Any
 from attncc.cli.render import table
 from attncc.plan.decoder import decoder_of, decoders_of
 from attncc.plan.describe import cost_sentence, decoder_sentence, plan_sentence
-from attncc.plan.layers import LayerPlan, is_causal
+from attncc.plan.layers import LayerPlan
+from attncc.plan.look_ahead import is_causal
 from attncc.plan.model import Mixture, Planned
 from attncc.spec.layers.text import text
 

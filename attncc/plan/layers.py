@@ -8,17 +8,18 @@ from functools import cached_property
 
 from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.plan.choose import plan
-from attncc.plan.decoder import Decoder, decoder_of, decoders_of
-from attncc.plan.model import Mixture, Plan, Planned
+from attncc.plan.look_ahead import LookAhead
+from attncc.plan.model import Mixture, Planned
+from attncc.plan.token_by_token import no_step
 from attncc.rewrite.chains import ordered
 from attncc.rewrite.engine import Step
 from attncc.spec.expr import Merge
 from attncc.spec.layers.dims import sequence_of
-from attncc.spec.layers.model import Layer, Node, Op, sides_of, walk
+from attncc.spec.layers.model import Layer, Op, sides_of
 
-_ALONG_AN_AXIS = (Op.SOFTMAX, Op.SUM, Op.MEAN, Op.LARGEST, Op.POOL, Op.PICK)
-_ALONG_ALL = (Op.LARGEST_AT, Op.GATHER, Op.COLUMN_SUMS, Op.BLOCK_SUMS)
-_OVER_FEATURES = (Op.LAYER_NORM, Op.RMS_NORM, Op.UNIT, Op.SCALE_NORM)
+_IN_BLOCKS = (Op.POOL, Op.POOL_LARGEST, Op.CONVOLVE, Op.DEPTHWISE)
+_OF_BLOCKS = "a core with `align = start` may see blocks of c tokens that have ended: `c * j + c - 1 <= i`"
+_OF_ALL = "take a core whose pattern is not causal, or let the core itself see the tokens"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class LayerPlan:
     def is_causal(self) -> bool:
         """Whether no token of the output reads a later one."""
         tokens = any(sequence_of(axis) is not None for axis in self.layer.out.type.axes)
-        return tokens and not _mixing(self.layer, dict(self.cores), self.layer.out)
+        return tokens and LookAhead(self.layer, dict(self.cores)).value("out").most <= 0
 
 
 def plan_layer(layer: Layer) -> LayerPlan:
@@ -53,65 +54,24 @@ def plan_layer(layer: Layer) -> LayerPlan:
     """
     cores = tuple((each.name, plan(each.spec)) for each in layer.cores)
     _check_sides(layer, dict(cores))
-    _check_causal(layer, dict(cores))
+    _check_causal(LookAhead(layer, dict(cores)))
     ordered_layer, steps = ordered(layer)
-    return LayerPlan(ordered_layer, cores, steps, _no_step(ordered_layer, dict(cores)))
+    return LayerPlan(ordered_layer, cores, steps, no_step(ordered_layer, dict(cores)))
 
 
-def plans_of(planned: Planned) -> tuple[Plan, ...]:
-    """The plan, or those of all branches."""
-    return tuple(each for _, each in planned.branches) if isinstance(planned, Mixture) else (planned,)
-
-
-def is_causal(planned: Planned) -> bool:
-    """Whether no query of an attention sees a later key."""
-    classes = (each for one in plans_of(planned) for each in one.domain.classes)
-    return all(each.facts.causal or each.facts.empty for each in classes)
-
-
-def _mixing(layer: Layer, cores: Mapping[str, Planned], start: Node) -> list[Node]:
-    """What a value is made of that lets a token read later ones."""
-    values = dict(layer.values)
-    found: list[Node] = []
-    seen: set[str] = set()
-    todo = [start]
-    while todo:
-        node = todo.pop()
-        for each in walk(node):
-            if each.op is Op.NAME and each.name in values and each.name not in seen:
-                seen.add(each.name)
-                todo.append(values[each.name])
-            elif _mixes(each, cores):
-                found.append(each)
-    return sorted(found, key=lambda each: (each.span.line, each.span.column) if each.span else (0, 0))
-
-
-def _mixes(node: Node, cores: Mapping[str, Planned]) -> bool:
-    """Whether an operator by itself lets a token read later ones."""
-    if node.op is Op.ATTEND:
-        return not is_causal(cores[node.name])
-    if node.op in _ALONG_ALL:
-        return True
-    if node.op in _ALONG_AN_AXIS:
-        return sequence_of(node.args[0].type.axes[node.axis]) is not None
-    if node.op in _OVER_FEATURES or node.op is Op.MATMUL:
-        return sequence_of(node.args[0].type.axes[-1]) is not None
-    return False
-
-
-def _check_causal(layer: Layer, cores: Mapping[str, Planned]) -> None:
+def _check_causal(reach: LookAhead) -> None:
     errors: list[Diagnostic] = []
-    for _, value in layer.values:
-        for call in (each for each in walk(value) if each.op is Op.ATTEND and is_causal(cores[each.name])):
-            for each in (mixing for argument in call.args for mixing in _mixing(layer, cores, argument)):
-                assert each.span is not None
-                assert call.span is not None
-                labels = (Label(each.span, "reads the whole sequence"), Label(call.span, f"`{call.name}` is causal"))
-                note = "a token of what it makes depends on later ones, which a causal core must not see"
-                what = f"`attend {each.name}`" if each.op is Op.ATTEND else f"`{each.op.value}`"
-                message = f"{what} along the sequence comes before the causal core `{call.name}`"
-                helps = ("take a core whose pattern is not causal, or let the core itself see the tokens",)
-                errors.append(Diagnostic("E405", message, labels, (note,), helps))
+    for call, because in ((each.call, each.because) for each in reach.early):
+        for each in because:
+            assert each.span is not None
+            assert call.span is not None
+            reads = "reads later tokens" if each.op in _IN_BLOCKS else "reads the whole sequence"
+            labels = (Label(each.span, reads), Label(call.span, f"`{call.name}` is causal"))
+            note = "a token of what it makes depends on later ones, which a causal core must not see"
+            what = f"`attend {each.name}`" if each.op is Op.ATTEND else f"`{each.op.value}`"
+            message = f"{what} along the sequence comes before the causal core `{call.name}`"
+            help_ = _OF_BLOCKS if each.op in _IN_BLOCKS else _OF_ALL
+            errors.append(Diagnostic("E405", message, labels, (note,), (help_,)))
     if errors:
         raise AttnError(*dict.fromkeys(errors))
 
@@ -129,31 +89,3 @@ def _check_sides(layer: Layer, cores: Mapping[str, Planned]) -> None:
         if what:
             label = (Label(each.span, f"reads it of `{each.name}`"),) if each.span is not None else ()
             raise AttnError(Diagnostic("E404", f"`{each.name}` has no {what}", label))
-
-
-def _no_step(layer: Layer, cores: Mapping[str, Planned]) -> str:
-    """Why the layer does not work token by token; empty where it does."""
-    if not cores:
-        return "it calls no core"
-    if layer.sequences != ("n",):
-        return "it reads other sequences than that of its tokens"
-    if not any(sequence_of(axis) for axis in layer.out.type.axes):
-        return "its output has no tokens"
-    for name, planned in cores.items():
-        found = decoders_of(planned) if isinstance(planned, Mixture) else decoder_of(planned)
-        if isinstance(found, str):
-            return f"of the core `{name}`, {found}"
-        decoders = found.values() if isinstance(found, dict) else (found,)
-        if any(isinstance(each, Decoder) and each.reads_length for each in decoders):
-            return f"the core `{name}` reads how long the whole sequence is"
-    for _, value in layer.values:
-        for each in walk(value):
-            if each.op is Op.SIZE and each.dims[0].symbols & {"n", "m"}:
-                return "it reads how many tokens there are"
-            if each.op is Op.LOG_SUMS:
-                return f"`{each.op.value}` is not part of a step"
-            if each.op is Op.SHIFT or (each.op is Op.SLICE and each.dims[1].symbols & {"n", "m"}):
-                return f"`{each.op.value}` works along the sequence"
-            if each.op is not Op.ATTEND and _mixes(each, cores):
-                return f"`{each.op.value}` works along the sequence"
-    return ""

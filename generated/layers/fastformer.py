@@ -1,4 +1,4 @@
-# fastformer: made by attncc 0.1.0 from fastformer.attn (sha256 effed6feb3c6a1f1). Do not edit.
+# fastformer: made by attncc 0.1.0 from fastformer.attn (sha256 a546f8ac29537b4d). Do not edit.
 # Rebuild: attncc build fastformer.attn
 #
 #     # Additive attention: a global query and a global key in place of pairs; the value is the query (arXiv 2108.09084, 3.2).
@@ -9,9 +9,9 @@
 #       q = x @ Wq + bq
 #       k = x @ Wk + bk
 #       a = softmax((q @ Wa + ba) / sqrt(dim / h), over = n)
-#       p = k * merge(sum(heads(a, h) * heads(q, h), over = n))
+#       p = k * merge(transposed(heads(a, h)) @ heads(q, h))
 #       b = softmax((p @ Wb + bb) / sqrt(dim / h), over = n)
-#       u = q * merge(sum(heads(b, h) * heads(p, h), over = n))
+#       u = q * merge(transposed(heads(b, h)) @ heads(p, h))
 #       out = u @ Wt + bt + q
 #     }
 #
@@ -41,6 +41,11 @@ def _heads(x, count):
     return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
 
 
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
 def _padding(x, axis, lengths):
     """Which entries along an axis are padding, with axes of length 1 elsewhere."""
     places = torch.arange(x.shape[axis], device=x.device)
@@ -64,11 +69,6 @@ def _softmax(x, axis, lengths):
         return x.softmax(axis)
     padding = _padding(x, axis, lengths)
     return x.masked_fill(padding, torch.finfo(x.dtype).min).softmax(axis).masked_fill(padding, 0)
-
-
-def _sum(x, axis, lengths):
-    """The sum along an axis, padding left out."""
-    return _without_padding(x, axis, lengths).sum(axis)
 
 
 class Fastformer(nn.Module):
@@ -121,9 +121,9 @@ class Fastformer(nn.Module):
         q = x @ self.Wq + self.bq
         k = x @ self.Wk + self.bk
         a = _softmax((q @ self.Wa + self.ba) / math.sqrt(self.dim / self.h), -2, lengths)
-        p = k * _sum(_heads(a, self.h) * _heads(q, self.h), -2, lengths).flatten(-2).unsqueeze(-2)
+        p = k * _merged(_heads(a, self.h).mT @ _without_padding(_heads(q, self.h), -2, lengths))
         b = _softmax((p @ self.Wb + self.bb) / math.sqrt(self.dim / self.h), -2, lengths)
-        u = q * _sum(_heads(b, self.h) * _heads(p, self.h), -2, lengths).flatten(-2).unsqueeze(-2)
+        u = q * _merged(_heads(b, self.h).mT @ _without_padding(_heads(p, self.h), -2, lengths))
         return u @ self.Wt + self.bt + q
 
     def extra_repr(self) -> str:

@@ -1530,18 +1530,19 @@ def _merged(x):
     return x.transpose(-3, -2).flatten(-2)
 
 
-def _angles(x, base, start):
+def _angles(x, base, start, closed):
     """Cosines and sines of the tokens' positions, [n, width / 2], in 32 bits or more."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    rates = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=wide) / x.shape[-1]
+    half = x.shape[-1] // 2
+    rates = torch.arange(half, device=x.device, dtype=wide) / (max(half - 1, 1) if closed else half)
     positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=wide)
     angles = positions[:, None] * base**-rates
     return angles.cos(), angles.sin()
 
 
-def _rotated(x, base, start):
+def _rotated(x, base, start, closed=False):
     """Features t and t + width / 2 turned by the token's position."""
-    cos, sin = _angles(x, base, start)
+    cos, sin = _angles(x, base, start, closed)
     a, b = x.to(cos.dtype).chunk(2, -1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)
 
@@ -1626,6 +1627,9 @@ class GroupedQuery(nn.Module):
         Returns:
             What `forward` gives these tokens in the whole sequence, and the cache.
         """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
         cache = Cache() if cache is None else cache
 
         def causal(*values, **options):
@@ -1638,6 +1642,9 @@ class GroupedQuery(nn.Module):
     @torch.no_grad()
     def prefill(self, x: Tensor):
         """`forward` on the first tokens of a sequence, and the cache from which `step` goes on."""
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
         cache = Cache(x.shape[1])
 
         def causal(*values, **options):

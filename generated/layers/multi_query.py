@@ -1608,6 +1608,9 @@ class MultiQuery(nn.Module):
         Returns:
             What `forward` gives these tokens in the whole sequence, and the cache.
         """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
         cache = Cache() if cache is None else cache
 
         def causal(*values, **options):
@@ -1620,6 +1623,9 @@ class MultiQuery(nn.Module):
     @torch.no_grad()
     def prefill(self, x: Tensor):
         """`forward` on the first tokens of a sequence, and the cache from which `step` goes on."""
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
         cache = Cache(x.shape[1])
 
         def causal(*values, **options):

@@ -1,4 +1,4 @@
-# retnet: made by attncc 0.1.0 from retnet.attn (sha256 daa75d106e522508). Do not edit.
+# retnet: made by attncc 0.1.0 from retnet.attn (sha256 6cf501e30cca4f4c). Do not edit.
 # Rebuild: attncc build retnet.attn
 #
 #     use "../retention.attn"
@@ -7,8 +7,8 @@
 #     layer retnet(dim, h = 8) {
 #       input x[n, dim]
 #       param Wq[dim, dim], Wk[dim, dim], Wv[dim, 2 * dim], Wg[dim, 2 * dim], Wo[2 * dim, dim]
-#       q = rope_pairs(heads(x @ Wq, h))
-#       k = rope_pairs(heads(x @ Wk, h))
+#       q = rope_pairs(heads(x @ Wq, h), closed = 1)
+#       k = rope_pairs(heads(x @ Wk, h), closed = 1)
 #       y = rms_norm(attend retention(q, k, heads(x @ Wv, h)))
 #       out = (silu(x @ Wg) * merge(y)) @ Wo
 #     }
@@ -2414,7 +2414,7 @@ def _near(k, at, numbers, heads):
     return _Near(at, ())
 
 
-def _moved(states, start, end, numbers):
+def _retention_moved(states, start, end, numbers):
     """Sums over keys relative to one key, as sums relative to another."""
     if start is end:
         return states
@@ -2435,7 +2435,7 @@ def _joined(to_later, turned, numbers, earlier, later, outs=None):
 
     def moved(sums):
         ends = (near, sums.near) if turned else (sums.near, near)
-        return sums.states if sums.near is near else _moved(sums.states, *ends, numbers)
+        return sums.states if sums.near is near else _retention_moved(sums.states, *ends, numbers)
 
     return _Sums(_added(moved(earlier), moved(later), outs), near)
 
@@ -3185,18 +3185,19 @@ def _merged(x):
     return x.transpose(-3, -2).flatten(-2)
 
 
-def _angles(x, base, start):
+def _angles(x, base, start, closed):
     """Cosines and sines of the tokens' positions, [n, width / 2], in 32 bits or more."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    rates = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=wide) / x.shape[-1]
+    half = x.shape[-1] // 2
+    rates = torch.arange(half, device=x.device, dtype=wide) / (max(half - 1, 1) if closed else half)
     positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=wide)
     angles = positions[:, None] * base**-rates
     return angles.cos(), angles.sin()
 
 
-def _rotated_pairs(x, base, start):
+def _rotated_pairs(x, base, start, closed=False):
     """Features 2t and 2t + 1 turned by the token's position."""
-    cos, sin = _angles(x, base, start)
+    cos, sin = _angles(x, base, start, closed)
     a, b = x.to(cos.dtype).unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
 
@@ -3263,8 +3264,8 @@ class Retnet(nn.Module):
 
     def _values(self, x, lengths, start, retention):
         """The values of the spec in their order."""
-        q = _rotated_pairs(_heads(x @ self.Wq, self.h), 10000.0, start)
-        k = _rotated_pairs(_heads(x @ self.Wk, self.h), 10000.0, start)
+        q = _rotated_pairs(_heads(x @ self.Wq, self.h), 10000.0, start, closed=True)
+        k = _rotated_pairs(_heads(x @ self.Wk, self.h), 10000.0, start, closed=True)
         y = functional.rms_norm(
             retention(q, k, _heads(x @ self.Wv, self.h)), (2 * self.dim // self.h,), eps=1e-06
         )
@@ -3281,6 +3282,9 @@ class Retnet(nn.Module):
         Returns:
             What `forward` gives these tokens in the whole sequence, and the cache.
         """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
         cache = Cache() if cache is None else cache
 
         def retention(*values, **options):
@@ -3293,6 +3297,9 @@ class Retnet(nn.Module):
     @torch.no_grad()
     def prefill(self, x: Tensor):
         """`forward` on the first tokens of a sequence, and the cache from which `step` goes on."""
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
         cache = Cache(x.shape[1])
 
         def retention(*values, **options):

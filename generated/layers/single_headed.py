@@ -1614,6 +1614,15 @@ class SingleHeaded(nn.Module):
         Returns:
             What `forward` gives these tokens in the whole sequence, and the cache.
         """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        _demand(
+            memory.dim() == 3 and memory.shape[2] == self.dim,
+            "memory",
+            list(memory.shape),
+            f"[batch, n, {self.dim}]",
+        )
         cache = Cache() if cache is None else cache
 
         def causal(*values, **options):
@@ -1626,6 +1635,15 @@ class SingleHeaded(nn.Module):
     @torch.no_grad()
     def prefill(self, x: Tensor, memory: Tensor):
         """`forward` on the first tokens of a sequence, and the cache from which `step` goes on."""
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        _demand(
+            memory.dim() == 3 and memory.shape[2] == self.dim,
+            "memory",
+            list(memory.shape),
+            f"[batch, n, {self.dim}]",
+        )
         cache = Cache(x.shape[1])
 
         def causal(*values, **options):

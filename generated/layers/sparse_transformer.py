@@ -2724,6 +2724,9 @@ class SparseTransformer(nn.Module):
         Returns:
             What `forward` gives these tokens in the whole sequence, and the cache.
         """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
         cache = Cache() if cache is None else cache
 
         def sparse_strided(*values, **options):
@@ -2736,6 +2739,9 @@ class SparseTransformer(nn.Module):
     @torch.no_grad()
     def prefill(self, x: Tensor):
         """`forward` on the first tokens of a sequence, and the cache from which `step` goes on."""
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
         cache = Cache(x.shape[1])
 
         def sparse_strided(*values, **options):

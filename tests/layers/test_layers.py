@@ -15,14 +15,16 @@ from tests.layers.shared import LAYERS
 
 PATHS = sorted(LAYERS.glob("*.attn"))
 COMPILED = (  # each with operators and cores that the others lack
-    "fastformer", "flash_causal", "funnel", "gated_attention_unit", "lama", "linear_attention", "linformer", "retnet",
-    "token_elimination", "transformer_block",
+    "fastformer", "flash_causal", "funnel", "gated_attention_unit", "lama", "linear_attention", "linformer", "mega",
+    "nystromformer", "retnet", "spatial_attention", "token_elimination", "transformer_block",
 )  # fmt: skip
 QUICK = (  # whose operators and kinds of cores others have
-    "grouped_query", "linformer_key_value", "linformer_per_head", "longformer_layer", "multi_query", "reformer_layer",
-    "sparse_fixed_per_head", "sparse_transformer_fixed", "sparse_transformer_per_head",
-    "synthesizer_dense_factorized", "synthesizer_mixture",
-    "synthesizer_random_factorized", "token_elimination",
+    "cbam", "channel_attention", "flash_quad", "gated_attention_unit_log", "gated_attention_unit_smooth",
+    "gated_attention_unit_unbiased", "gated_convolution", "grouped_query", "linformer_key_value", "linformer_per_head",
+    "longformer_layer", "mega_both_ways", "memory_compressed", "multi_query", "non_local_gaussian", "non_local_pooled",
+    "nystromformer_of_batch", "reformer_layer", "retnet_group_norm", "single_headed_block", "sparse_fixed_per_head",
+    "sparse_transformer_fixed", "sparse_transformer_per_head", "strided_convolution", "synthesizer_dense_factorized",
+    "synthesizer_mixture", "synthesizer_random_factorized", "token_elimination",
 )  # fmt: skip
 
 

@@ -163,7 +163,37 @@ def _projected(tensors: Tensors, out: Tensor) -> Tensor:
     return nn.functional.linear(out.flatten(1), weight, bias)
 
 
+def _block_attention(tensors: Tensors) -> dict[str, Tensor]:
+    gate, spatial = "channel_attention_", "spatial_attention_"
+    return {
+        **_linear(tensors, "ChannelGate.mlp.1", f"{gate}W", f"{gate}b"),
+        **_linear(tensors, "ChannelGate.mlp.3", f"{gate}V", f"{gate}c"),
+        f"{spatial}W": tensors["w.SpatialGate.spatial.conv.weight"],
+        f"{spatial}gain": tensors["w.SpatialGate.spatial.bn.weight"],
+        f"{spatial}bias": tensors["w.SpatialGate.spatial.bn.bias"],
+        f"{spatial}average": tensors["aux.bn_running_mean"],
+        f"{spatial}spread": tensors["aux.bn_running_var"],
+    }
+
+
+def _landmarks(tensors: Tensors) -> dict[str, Tensor]:
+    """One of the two runs has no convolution beside."""
+    kernel = (
+        tensors["w.res_conv.weight"][:, 0] if "w.res_conv.weight" in tensors else tensors["in.x"].new_zeros(2, 1, 1)
+    )
+    return {**_linear(tensors, "to_qkv", "Wqkv"), **_linear(tensors, "to_out.0", "Wo", "bo"), "C": kernel}
+
+
 PEERS = (
+    LayerPeer("cbam", "cbam", {"dim": 16, "hidden": 4}, _block_attention),
+    LayerPeer("nystrom", "nystromformer_of_batch", {"dim": 24, "h": 2, "inner": 16, "r": 8, "width": 9}, _landmarks),
+    LayerPeer(
+        "nystrom_ragged_padding",
+        "nystromformer_of_batch",
+        {"dim": 24, "h": 2, "inner": 24, "r": 8, "width": 1},
+        _landmarks,
+        (45, 39),
+    ),
     LayerPeer("gau_quadratic", "gated_attention_unit", {"dim": 16, "s": 8}, _gau),
     LayerPeer("gau_quadratic_causal", "gated_attention_unit_causal", {"dim": 16, "s": 8}, _gau),
     LayerPeer("gau_laplace_padding", "gated_attention_unit_laplace", {"dim": 16, "s": 12, "width": 24}, _gau, (40, 31)),
@@ -238,15 +268,15 @@ def test_layers(peer: LayerPeer, dtype: torch.dtype, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     recorded = load_file(HERE / peer.name / "tensors.safetensors")
-    module = _module(peer, tmp_path).to(dtype)
+    module = _module(peer, tmp_path).to(dtype).eval()
     leaves = {
         name: value.to(dtype).requires_grad_(f"grad.{name}" in recorded)
         for name, value in recorded.items()
-        if name.startswith(("in.", "w.")) and value.is_floating_point()
+        if name.startswith(("in.", "w.", "aux.")) and value.is_floating_point()
     }
     lengths = None if peer.lengths is None else torch.tensor(peer.lengths)
     parameters = {name: each.to(dtype) for name, each in peer.parameters(leaves).items()}
-    assert parameters.keys() == dict(module.named_parameters()).keys()
+    assert parameters.keys() == module.state_dict().keys()
     out = peer.finish(leaves, functional_call(module, parameters, peer.inputs(leaves), {"lengths": lengths}))
     pairs = {"out": (out.detach(), recorded["out"])}
     wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]

@@ -17,7 +17,7 @@ from attncc.check.layers.sizes import LayerCase, cases_of, gradient_of, paramete
 from attncc.check.report import Comparison, Property, Report, Verdict
 from attncc.emit.layers.module import camel_case
 from attncc.plan.layers import LayerPlan
-from attncc.spec.layers.dims import sequence_of
+from attncc.spec.layers.dims import blocks_of, sequence_of
 from attncc.spec.layers.model import Kind, Layer, Type
 
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 3e-5}  # norm of a row's error over the norm of the row
@@ -42,7 +42,7 @@ def run(
     module: nn.Module, layer: Layer, case: LayerCase, tensors: Tensors, device: torch.device | str = "cpu"
 ) -> Tensors:
     """Output and gradients of a module whose parameters have the values of `tensors`."""
-    module = _filled(module.to(device, case.dtype), tensors)
+    module = _filled(module.to(device, case.dtype).train(case.training), tensors)
     given = {each.name: _leaf(tensors[each.name].to(device), case.dtype) for each in layer.inputs}
     lengths = {
         _argument(name): None if each is None else torch.tensor(each, device=device) for name, each in case.lengths
@@ -50,6 +50,8 @@ def run(
     out = module(*given.values(), **lengths)
     leaves = {name: each for name, each in (*given.items(), *module.named_parameters()) if each.requires_grad}
     found = {"out": out.detach()} | _gradients(out, leaves, gradient_of(out, case).to(device))
+    if case.training:
+        found |= {f"{name} after it": each.clone() for name, each in module.named_buffers()}
     return {name: each.cpu() for name, each in found.items()}
 
 
@@ -71,9 +73,12 @@ def run_dense(
     fixed = {each.name for each in layer.learned if each.is_fixed}
     leaves = {name: each.to(dtype) if name in fixed else _leaf(each, dtype) for name, each in tensors.items()}
     lengths = {name: None if each is None else torch.tensor(each) for name, each in case.lengths}
-    out = Evaluation(layer, parameters, leaves, lengths, dtype, choices).out()
-    real = {name: each for name, each in leaves.items() if each.requires_grad}
-    return {"out": out.detach()} | _gradients(out, real, gradient_of(out, case))
+    evaluation = Evaluation(layer, parameters, leaves, lengths, dtype, choices, case.training)
+    out = evaluation.out()
+    running = {each.name for each in layer.learned if each.is_running}
+    real = {name: each for name, each in leaves.items() if each.requires_grad and name not in running}
+    found = {"out": out.detach()} | _gradients(out, real, gradient_of(out, case))
+    return found | {f"{name} after it": evaluation.running[name] for name in running if case.training}
 
 
 def _argument(name: str) -> str:
@@ -119,7 +124,7 @@ def compare(
         true = exact if seed is None else run_dense(layer, case, moved, parameters, torch.float64, choices)
         return run_dense(layer, case, moved, parameters, case.dtype, choices), true
 
-    gradients = [each for name, each in exact.items() if name != "out" and each.numel()]
+    gradients = [each for name, each in exact.items() if name.startswith("d_") and each.numel()]
     largest = max((float(each.abs().max()) for each in gradients), default=0.0)
     comparisons = []
     for name, each in found.items():
@@ -206,13 +211,13 @@ def _call(module: ModuleType, plan: LayerPlan) -> tuple[nn.Module, list[Tensor]]
     case = LayerCase("property", 2, tuple((name, 21) for name in layer.sequences), (), torch.float64)
     parameters = parameters_of(layer)
     tensors = tensors_of(layer, case, parameters)
-    made = _filled(made_of(module, layer, parameters).double(), tensors)
+    made = _filled(made_of(module, layer, parameters).double().eval(), tensors)
     return made, [tensors[each.name] for each in layer.inputs]
 
 
 def _state_round_trip(module: ModuleType, plan: LayerPlan) -> Property:
     made, inputs = _call(module, plan)
-    other = made_of(module, plan.layer, parameters_of(plan.layer)).double()
+    other = made_of(module, plan.layer, parameters_of(plan.layer)).double().eval()
     other.load_state_dict(made.state_dict())
     ok = torch.equal(made(*inputs), other(*inputs)) and made.state_dict().keys() == {
         each.name for each in plan.layer.learned
@@ -241,7 +246,9 @@ def _causal(module: ModuleType, plan: LayerPlan) -> Property | None:
         axis = _token_axis(each.type)
         fills = axis is not None and each.type.kind is Kind.REAL
         changed.append(x.clone().index_fill_(axis, torch.arange(13, 21), 3.0) if fills else x)  # type: ignore[arg-type]
-    before, after = (_some_tokens(layer.out.type, made(*each), 0, 13) for each in (inputs, changed))
+    by = next(each for each in map(blocks_of, layer.out.type.axes) if each is not None)
+    count = -(-13 // by.length(parameters_of(layer)))  # type: ignore[arg-type]  # real ones are in no axis
+    before, after = (_some_tokens(layer.out.type, made(*each), 0, count) for each in (inputs, changed))
     ok = torch.allclose(before, after, rtol=1e-12, atol=1e-12)
     return Property("causal", None, ok, f"tokens {'read' if ok else 'do not read'} earlier ones alone")
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from attncc.check.layers.sequence import MEANINGS, iterated
 from attncc.check.oracle import Dense
 from attncc.check.oracle import dense as dense_core
 from attncc.spec.layers.dims import Atom, Ceil, Dim, sequence_of
@@ -62,8 +63,11 @@ class Evaluation:
         lengths: Mapping[str, Tensor | None],
         dtype: torch.dtype,
         choices: Mapping[str, Sequence[Any]] | None = None,
+        training: bool = False,
     ) -> None:
         self.layer = layer
+        self.training = training
+        self.running: dict[str, Tensor] = {}  # what norms over a batch are after it
         self.lengths = lengths
         self.dtype = dtype
         self.sizes: dict[str, int | float] = dict(parameters)
@@ -112,7 +116,7 @@ class Evaluation:
             return (lengths / self.length(atom.by)).ceil()
         return torch.minimum(lengths, torch.tensor(self.length(atom.most)))
 
-    def _mask(self, dim: Dim, x: Tensor, axis: int) -> Tensor:
+    def mask(self, dim: Dim, x: Tensor, axis: int) -> Tensor:
         """The same for an axis of x; ones where nothing is padding."""
         there = self.there(dim)
         shape = [1] * x.dim()
@@ -137,6 +141,8 @@ class Evaluation:
         return [each if isinstance(each, Tensor) else torch.tensor(each, dtype=self.dtype) for each in found]
 
     def _tensor(self, node: Node) -> Tensor:
+        if node.op is Op.ITERATE:
+            return iterated(self, node)
         args = self._tensors(node)
         x = args[0] if args else torch.zeros(())
         match node.op:
@@ -210,7 +216,7 @@ class Evaluation:
                 return self._beside(node)
             case Op.ATTEND:
                 return self._attend(node, args)
-        raise NotImplementedError(node.op)
+        return MEANINGS[node.op](self, node, args)
 
     def _function(self, name: str, args: list[Tensor]) -> Tensor:
         if name in ("min", "max"):
@@ -264,7 +270,9 @@ class Evaluation:
 
     def _along(self, node: Node, x: Tensor) -> Tensor:
         axis = node.axis
-        there = self._mask(node.args[0].type.axes[axis], x, axis)
+        dim = node.along
+        there = torch.ones([1] * x.dim(), dtype=torch.bool) if dim is None else self.mask(dim, x, axis)
+        there = there.expand_as(x) if dim is None else there
         count = there.sum(axis)
         match node.op:
             case Op.SUM:
@@ -282,7 +290,7 @@ class Evaluation:
 
     def _pool(self, node: Node, x: Tensor) -> Tensor:
         by, dim = self.length(node.dims[0]), node.args[0].type.axes[node.axis]
-        there = self._mask(dim, x, node.axis)
+        there = self.mask(dim, x, node.axis)
         parts = []
         for first in range(0, x.shape[node.axis], by):
             size = min(by, x.shape[node.axis] - first)
@@ -297,7 +305,9 @@ class Evaluation:
         width = x.shape[-1]
         half = width // 2
         t = torch.arange(half, dtype=torch.float64)
-        angle = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * node.numbers[0] ** (-2 * t / width)
+        angle = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * node.numbers[0] ** -(
+            t / max(half - 1, 1) if node.numbers[1] else 2 * t / width
+        )
         turn = torch.polar(torch.ones_like(angle), angle)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         if node.name == "halves":
@@ -322,7 +332,7 @@ class Evaluation:
         if made:
             chosen: Tensor = made.pop(0)
             return chosen
-        there = self._mask(node.args[0].type.axes[0], x, -1).expand(x.shape)
+        there = self.mask(node.args[0].type.axes[0], x, -1).expand(x.shape)
         count, always = map(self.length, node.dims)
         rows = []
         for numbers, present in zip(x.tolist(), there.tolist(), strict=True):

@@ -35,6 +35,7 @@ class LayerCase:
     sizes: tuple[tuple[str, int], ...]  # run-time lengths
     lengths: tuple[tuple[str, tuple[int, ...] | None], ...]
     dtype: torch.dtype
+    training: bool = False
 
     def as_case(self) -> Case:
         """What a report reads."""
@@ -139,7 +140,9 @@ def cases_of(layer: Layer, quick: bool) -> Iterator[LayerCase]:
             continue
         words = ", ".join(f"{name} = {size}" for name, size in run_time.items())
         title = f"{words}, {str(dtype).removeprefix('torch.')}{', padded' if padded else ''}"
-        yield LayerCase(title, batch, tuple(run_time.items()), tuple(lengths.items()), dtype)
+        for training in (False, True) if any(each.is_running for each in layer.learned) and not short else (False,):
+            own = title + (", training" if training else "")
+            yield LayerCase(own, batch, tuple(run_time.items()), tuple(lengths.items()), dtype, training)
 
 
 def tensors_of(layer: Layer, case: LayerCase, parameters: Mapping[str, int | float]) -> dict[str, Tensor]:
@@ -160,6 +163,8 @@ def tensors_of(layer: Layer, case: LayerCase, parameters: Mapping[str, int | flo
         drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
         if not each.type.batched and len(axes) > 1:
             drawn = drawn / max(axes[-2], 1) ** 0.5
+        if isinstance(each, Learned) and each.is_running and each.numbers == (1.0,):
+            drawn = drawn.square() + 0.5  # a variance is not negative
         found[each.name] = drawn.to(case.dtype).double()
     return found
 

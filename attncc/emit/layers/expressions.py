@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 
+from attncc.emit.layers.loops import loop
+from attncc.emit.layers.sequence import KEEPERS, TEXTS
 from attncc.spec.layers.dims import Atom, Ceil, Dim, constant, sequence_of
 from attncc.spec.layers.model import Node, Op, Type
 
@@ -39,10 +42,38 @@ class Printer:
         self.helpers: set[str] = set()
         self.lengths: set[str] = set()  # run-time lengths that are read as numbers
         self.longest: dict[str, tuple[Dim, Dim]] = {}  # slices of sequences' lengths, with what they are cut from
+        self.keep: Callable[[str], str] | None = None  # of a function that keeps something: how it is called
+        self.like = ""  # a tensor of the type and device that new ones have
+        self.lines: list[str] = []  # that stand before the one which is being printed
+        self.target = ""  # what the value that is being printed is called
+        self.bound: dict[str, str] = {}  # what values of loops are called
+        self.taken: set[str] = set()
 
     def text(self, node: Node) -> str:
         """The value as an expression."""
         return self._node(node)[0]
+
+    def statement(self, name: str, node: Node) -> list[str]:
+        """The lines that make a value known by its name."""
+        self.lines, self.target = [], name if node.op is Op.ITERATE else ""
+        text = self.text(node)
+        return [*self.lines, *([f"{name} = {text}"] if text != name else [])]
+
+    def keeper(self, node: Node) -> str:
+        """What is called for an operator that reads earlier tokens."""
+        helper = KEEPERS[node.op]
+        self.helpers.add(helper)
+        return helper if self.keep is None else self.keep(helper)
+
+    def free_name(self, name: str) -> str:
+        """The name, or one like it that nothing else has."""
+        found = (
+            name
+            if name not in self.taken
+            else next(each for each in (f"{name}_{at}" for at in count(2)) if each not in self.taken)
+        )
+        self.taken.add(found)
+        return found
 
     def dim(self, dim: Dim) -> str:
         """A length as a whole number."""
@@ -84,6 +115,10 @@ class Printer:
             case Op.SIZE:
                 text = self._size(node.dims[0])
                 return text, _ATOM if text.replace(".", "").replace("_", "").isalnum() else _SUM
+            case Op.NAME if node.name in self.bound:
+                return self.bound[node.name], _ATOM
+            case Op.ITERATE:
+                return loop(self, node), _ATOM
             case Op.NAME:
                 name = f"self.{node.name}" if node.name in self.learned else self.spell(node.name)
                 return name, _ATOM
@@ -169,13 +204,11 @@ class Printer:
                 return f"_pool({self.text(args[0])}, {node.axis}, {self.dim(node.dims[0])}, {self.lengths_of(dim)})"
             case Op.REPEAT:
                 return f"{x()}.repeat_interleave({self.dim(node.dims[0])}, {node.axis})"
-            case Op.SHIFT:
-                self.helpers.add("_shifted")
-                return f"_shifted({self.text(args[0])}, {node.axis}, {self.dim(node.dims[0])})"
             case Op.ROTATE:
                 helper = "_rotated" if node.name == "halves" else "_rotated_pairs"
                 self.helpers.add(helper)
-                return f"{helper}({self.text(args[0])}, {node.numbers[0]!r}, start)"
+                closed = ", closed=True" if node.numbers[1] else ""
+                return f"{helper}({self.text(args[0])}, {node.numbers[0]!r}, start{closed})"
             case Op.EXPAND:
                 return f"{x()}.expand({', '.join([self.batch, *['-1'] * len(node.type.axes)])})"
             case Op.CHOOSE:
@@ -193,7 +226,7 @@ class Printer:
             case Op.ATTEND:
                 options = [f"{name}={self.text(each)}" for name, each in node.options]
                 return f"{self.calls(node)}({', '.join([*map(self.text, args), *options])})"
-        raise NotImplementedError(node.op)
+        return TEXTS[node.op](self, node)
 
     def _norm(self, name: str, node: Node) -> str:
         x, *more = map(self.text, node.args)
@@ -202,11 +235,11 @@ class Printer:
 
     def _along(self, node: Node) -> str:
         """A reduction, or softmax, over an axis."""
-        dim = node.args[0].type.axes[node.axis]
+        dim = node.along
         plain = {Op.SOFTMAX: "softmax", Op.SUM: "sum", Op.MEAN: "mean", Op.LARGEST: "amax"}[node.op]
-        if sequence_of(dim) is None:
+        if dim is None or sequence_of(dim) is None:
             return f"{self._inside(node.args[0], _ATOM)}.{plain}({node.axis})"
-        name = {Op.SOFTMAX: "_softmax", Op.SUM: "_sum", Op.MEAN: "_mean", Op.LARGEST: "_largest"}[node.op]
+        name = {Op.SOFTMAX: "_softmax", Op.SUM: "_sum_along", Op.MEAN: "_mean", Op.LARGEST: "_largest"}[node.op]
         self.helpers |= {name, "_without_padding"} if node.op in (Op.SUM, Op.MEAN) else {name, "_padding"}
         return f"{name}({self.text(node.args[0])}, {node.axis}, {self.lengths_of(dim)})"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attncc.emit.layers.library_sequence import CALLS, TEXTS
+
 _TEXTS: dict[str, str] = {
     "_uniform": '''
 def _uniform(tensor, most):
@@ -43,8 +45,8 @@ def _softmax(x, axis, lengths):
     padding = _padding(x, axis, lengths)
     return x.masked_fill(padding, torch.finfo(x.dtype).min).softmax(axis).masked_fill(padding, 0)
 ''',
-    "_sum": '''
-def _sum(x, axis, lengths):
+    "_sum_along": '''
+def _sum_along(x, axis, lengths):
     """The sum along an axis, padding left out."""
     return _without_padding(x, axis, lengths).sum(axis)
 ''',
@@ -149,13 +151,6 @@ def _pool(x, axis, by, lengths):
         held = held.view(len(lengths), *[1] * (x.dim() - 2), count)
     return (total / held).movedim(-1, axis)
 ''',
-    "_shifted": '''
-def _shifted(x, axis, by):
-    """What stood `by` places before, 0 at the first places."""
-    length = x.shape[axis]
-    kept = x.narrow(axis, 0, max(length - by, 0))
-    return torch.cat((torch.zeros_like(x.narrow(axis, 0, min(by, length))), kept), axis)
-''',
     "_unit": '''
 def _unit(x, epsilon):
     """x over its length, or over epsilon where that is more; lengths are taken in 32 bits or more."""
@@ -168,32 +163,33 @@ def _scale_norm(x, epsilon):
     return _unit(x, epsilon * x.shape[-1] ** 0.5) * x.shape[-1] ** 0.5
 ''',
     "_angles": '''
-def _angles(x, base, start):
+def _angles(x, base, start, closed):
     """Cosines and sines of the tokens' positions, [n, width / 2], in 32 bits or more."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    rates = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=wide) / x.shape[-1]
+    half = x.shape[-1] // 2
+    rates = torch.arange(half, device=x.device, dtype=wide) / (max(half - 1, 1) if closed else half)
     positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=wide)
     angles = positions[:, None] * base**-rates
     return angles.cos(), angles.sin()
 ''',
     "_rotated": '''
-def _rotated(x, base, start):
+def _rotated(x, base, start, closed=False):
     """Features t and t + width / 2 turned by the token's position."""
-    cos, sin = _angles(x, base, start)
+    cos, sin = _angles(x, base, start, closed)
     a, b = x.to(cos.dtype).chunk(2, -1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)
 ''',
     "_rotated_pairs": '''
-def _rotated_pairs(x, base, start):
+def _rotated_pairs(x, base, start, closed=False):
     """Features 2t and 2t + 1 turned by the token's position."""
-    cos, sin = _angles(x, base, start)
+    cos, sin = _angles(x, base, start, closed)
     a, b = x.to(cos.dtype).unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
 ''',
 }
 _CALLS = {
     "_without_padding": ("_padding",),
-    "_sum": ("_without_padding",),
+    "_sum_along": ("_without_padding",),
     "_mean": ("_without_padding",),
     "_softmax": ("_padding",),
     "_largest": ("_padding",),
@@ -206,6 +202,9 @@ _CALLS = {
 }
 
 
+NAMES = frozenset(_TEXTS | TEXTS) | {"_demand"}  # of functions that a layer's module may have
+
+
 def library(used: set[str]) -> str:
     """The functions of these names and those that they call."""
     every: set[str] = set()
@@ -214,5 +213,5 @@ def library(used: set[str]) -> str:
         name = todo.pop()
         if name not in every:
             every.add(name)
-            todo += _CALLS.get(name, ())
-    return "\n\n".join(text.strip("\n") + "\n" for name, text in _TEXTS.items() if name in every)
+            todo += (_CALLS | CALLS).get(name, ())
+    return "\n\n".join(text.strip("\n") + "\n" for name, text in (_TEXTS | TEXTS).items() if name in every)

@@ -88,11 +88,11 @@ class Constructor:
         return [f"self.{each.name} = {each.name}" for each in self.free] + ["self.form = form"]
 
     def parameters(self) -> list[str]:
-        """The learned tensors, empty."""
+        """The learned tensors, empty, and buffers of what is not learned."""
         found = []
         for each in self.layer.learned:
             empty = f"torch.empty({self._shape(each)}, device=device, dtype=dtype)"
-            if each.is_fixed:
+            if each.is_fixed or each.is_running:
                 found.append(f'self.register_buffer("{each.name}", {empty})')
             else:
                 found.append(f"self.{each.name} = nn.Parameter({empty})")
@@ -142,7 +142,14 @@ def _reset(name: str, draw: Draw | None, numbers: tuple[float, ...]) -> str:
         case Draw.UNIFORM:
             return f"nn.init.uniform_({name}, -{numbers[0]!r}, {numbers[0]!r})"
         case Draw.FAN_IN:
-            return f"_uniform({name}, {name}.shape[-2] ** -0.5)"
+            rows = f"{name}.shape[-2]" if not numbers else f"({name}.numel() / {name}.shape[{int(numbers[0])}])"
+            return f"_uniform({name}, {rows} ** -0.5)"
         case Draw.XAVIER:
+            if numbers:
+                out, of = (-1, -2) if numbers[0] == -1 else (0, 1)
+                both = f"{name}.shape[{out}] + {name}.shape[{of}]"
+                area = f"{name}.numel() / ({name}.shape[{out}] * {name}.shape[{of}])"
+                return f"_uniform({name}, (6 / ({area} * ({both}))) ** 0.5)"
             return f"_uniform({name}, (6 / ({name}.shape[-2] + {name}.shape[-1])) ** 0.5)"
-    return f"nn.init.normal_({name}, std=(2 / {name}.shape[-2]) ** 0.5)"
+    rows = f"{name}.shape[-2]" if not numbers else f"({name}.numel() / {name}.shape[{int(numbers[0])}])"
+    return f"nn.init.normal_({name}, std=(2 / {rows}) ** 0.5)"

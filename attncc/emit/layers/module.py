@@ -11,7 +11,7 @@ from attncc.emit.finish import finish
 from attncc.emit.header import derivation
 from attncc.emit.imports import with_imports
 from attncc.emit.layers.expressions import Printer
-from attncc.emit.layers.library import library
+from attncc.emit.layers.library import NAMES, library
 from attncc.emit.layers.made import Constructor
 from attncc.emit.layers.sections import Section, sections, weights_name
 from attncc.emit.render import render
@@ -36,11 +36,19 @@ class CallSite:
     options: str  # besides the values: `kv_lengths=lengths, form=self.form`
 
 
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """One place where an operator reads earlier tokens: what it is called there, and its function."""
+
+    name: str
+    function: str
+
+
 def emit_layer(plan: LayerPlan) -> str:
     """The module's text, formatted; the same for the same plan."""
     layer = plan.layer
     weighed = {each.name for each in sides_of(layer) if each.op is not Op.LOG_SUMS}
-    made = sections([(name, emit(planned)) for name, planned in plan.cores], weighed)
+    made = sections([(name, emit(planned)) for name, planned in plan.cores], NAMES, weighed)
     class_name = camel_case(layer.name)
     body = _Body(plan, {each.name: each for each in made})
     own = Constructor(layer, plan)
@@ -68,6 +76,8 @@ def emit_layer(plan: LayerPlan) -> str:
         "lengths": [("lengths" if name == "n" else "m_lengths", name) for name in layer.sequences],
         "lines": body.lines,
         "sites": body.sites,
+        "keepers": body.keepers,
+        "called": [*(each.name for each in body.sites), *(each.name for each in body.keepers)],
         "decodes": not plan.decoding,
         "token_count": "" if plan.decoding else body.size_of("n"),
         "reads_start": "start" in "".join(body.lines),
@@ -141,6 +151,7 @@ class _Body:
         self.layer = plan.layer
         self.made = made
         self.sites: list[CallSite] = []
+        self.keepers: list[Keeper] = []
         self._constants = {each.name: str(each.value) for each in self.layer.parameters if each.fixed}
         learned = {each.name: each.type for each in self.layer.learned}
         batch = f"{self.layer.inputs[0].name}.shape[0]"
@@ -148,44 +159,47 @@ class _Body:
         self.read_beside = {(node.args[0].name, node.op) for node in sides_of(self.layer)}
         # Of what sides are read: the call, its arguments and options, and where its logarithms are.
         self.calls: dict[str, tuple[Node, list[str], str, str]] = {}
-        self.names = {name for name, _ in self.layer.values} | {each.name for each in self.layer.inputs}
+        self._prepare()
         values = [(name, node) for name, node in self.layer.values if not _is_size(node)]
         self.lines = [line for name, node in values[:-1] for line in self._statements(name, node)]
-        self.lines.append(f"return {self.printer.text(values[-1][1])}")
+        *before, last = self.printer.statement("", values[-1][1])
+        self.lines += [*before, f"return {last.removeprefix(' = ')}"]
         self.lines[:0] = self._before()
+
+    def _prepare(self) -> None:
+        """What the printer has to know beside the names of values."""
+        printer, layer = self.printer, self.layer
+        real = [each.name for each in layer.inputs if each.type.kind is Kind.REAL]
+        printer.like = [*real, *(f"self.{each.name}" for each in layer.learned), layer.inputs[0].name][0]
+        printer.taken = {name for name, _ in layer.values} | {each.name for each in layer.inputs}
+        printer.taken |= {each.name for each in layer.learned} | {each.name for each in layer.parameters}
+        printer.taken |= set(self.made) | {"lengths", "m_lengths", "start", "self"}
+        if not self.plan.decoding:
+            printer.keep = self._keep
 
     def _statements(self, name: str, node: Node) -> list[str]:
         """The lines that compute a value."""
         if not any(name == each for each, _ in self.read_beside):
-            return [f"{name} = {self.printer.text(node)}"]
-        found: list[str] = []
+            return self.printer.statement(name, node)
+        self.printer.lines = found = []
         call = node.args[0] if node.op is Op.DROP else node
         arguments = []
         for data, each in zip(self.layer.core(call.name).spec.data, call.args, strict=True):
             text = self.printer.text(each)
             if not text.replace(".", "").isidentifier():  # it is read more than once
-                own = self._free(f"{name}_{data.name}")
+                own = self.printer.free_name(f"{name}_{data.name}")
                 found.append(f"{own} = {text}")
                 text = own
             arguments.append(text)
         options = [f"{option}={self.printer.text(each)}" for option, each in call.options]
         has_logs = (name, Op.LOG_SUMS) in self.read_beside
-        logs = self._free(f"{name}_log_sums") if has_logs else ""
+        logs = self.printer.free_name(f"{name}_log_sums") if has_logs else ""
         targets = [name, *[logs] * has_logs]
         given = ", ".join([*arguments, *options, *["return_lse=True"] * has_logs])
         found.append(f"{', '.join(targets)} = {self._call(call)}({given})")
         if node.op is Op.DROP:
             found += [f"{each} = {each}.squeeze({axis})" for each, axis in zip(targets, (-3, -2), strict=False)]
         self.calls[name] = call, arguments, ", ".join(options), logs
-        return found
-
-    def _free(self, name: str) -> str:
-        """A name for something beside the values of the spec."""
-        found, count = name, 1
-        while found in self.names:
-            count += 1
-            found = f"{name}_{count}"
-        self.names.add(found)
         return found
 
     def _side(self, node: Node) -> str:
@@ -249,6 +263,13 @@ class _Body:
             shape = f'f"[{", ".join(words)}]"' if any("{" in word for word in words) else f'"[{", ".join(words)}]"'
             found.append(f'_demand({" and ".join(holds)}, "{each.name}", list({each.name}.shape), {shape})')
         return found
+
+    def _keep(self, function: str) -> str:
+        """The name under which an operator that keeps something of earlier tokens is called at this place."""
+        name = self.printer.free_name(function.removeprefix("_"))
+        self.keepers.append(Keeper(name, function))
+        self.printer.helpers.add(f"{function}_step")
+        return name
 
     def _call(self, node: Node) -> str:
         """The name under which the core is called at this place."""

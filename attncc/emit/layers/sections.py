@@ -24,18 +24,22 @@ class Section:
     weights: tuple[str, ...] = ()  # the data that its weights depend on, where the layer reads weights
 
 
-def sections(cores: Sequence[tuple[str, str]], weighed: Set[str] = frozenset()) -> list[Section]:
-    """Names and texts of modules → their sections; of those that are weighed, with the function of their weights."""
+def sections(
+    cores: Sequence[tuple[str, str]], others: Set[str] = frozenset(), weighed: Set[str] = frozenset()
+) -> list[Section]:
+    """Names and texts of modules → their sections, beside functions of other names; of those that are weighed, with
+    the function of their weights.
+    """
     parts = [(name, units_of(text)) for name, text in cores]
-    taken = {name for _, units in parts for unit in units for name in unit.names}
+    taken = {name for _, units in parts for unit in units for name in unit.names} | others
     modules: list[tuple[str, str, list[Unit]]] = []
     for name, whole in parts:
         called = f"_{name}" if f"_{name}" not in taken else f"_{name}_core"
         private = _private(whole, called, keeps_weights=name in weighed)
         modules.append((name, called, _reached(private, called)))
-    alike = shared([units for _, _, units in modules]) if len(modules) > 1 else frozenset()
+    alike = shared([units for _, _, units in modules]) - others if len(modules) > 1 else frozenset()
     once = [each for _, _, units in modules for unit in units for each in unit.names]
-    clashing = frozenset(each for each in once if once.count(each) > 1) - alike
+    clashing = frozenset(each for each in once if once.count(each) > 1 or each in others) - alike
     found: list[Section] = []
     every = {unit.names: unit for _, _, units in modules for unit in units if unit.names}
     common = tuple(unit for names, unit in every.items() if alike.issuperset(names))

@@ -170,5 +170,7 @@ def transposed(node: Node, span: Span) -> Node:
 def reduced(op: Op, node: Node, axis: int, span: Span) -> Node:
     """Without an axis, whose entries become one number; padded tokens are left out."""
     axes = list(node.type.axes)
+    if len(axes) + axis < 0:  # the batch axis: what is left is the same for all entries
+        return Node(op, (node,), replace(node.type, batched=False), axis=axis, span=span)
     del axes[len(axes) + axis]
     return Node(op, (node,), replace(node.type, axes=tuple(axes)), axis=axis, span=span)

@@ -144,6 +144,16 @@ def sequence_of(dim: Dim) -> Atom | None:
     return None
 
 
+def blocks_of(dim: Dim) -> Dim | None:
+    """How many tokens of a sequence an entry of an axis stands for; None where it holds none, or chosen ones."""
+    atom = sequence_of(dim)
+    by = constant(1)
+    while isinstance(atom, Ceil):
+        by *= atom.by
+        atom = sequence_of(atom.of)
+    return by if isinstance(atom, str) else None
+
+
 def _names(dim: Dim) -> Iterator[str]:
     for powers, _ in dim.terms:
         for atom, _ in powers:

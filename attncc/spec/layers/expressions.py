@@ -8,11 +8,12 @@ from dataclasses import replace
 from attncc.diagnostics import Label, Span
 from attncc.spec.functions import FUNCTIONS
 from attncc.spec.layers.algebra import choose, describe, elementwise, length, matmul, number
+from attncc.spec.layers.calls import Call, Function
 from attncc.spec.layers.dims import RUN_TIME, Dim, blocks, constant, least, symbol
 from attncc.spec.layers.findings import fail
 from attncc.spec.layers.model import NUMBER, Divides, Node, Op
 from attncc.spec.layers.numbers import NUMBER_FUNCTIONS
-from attncc.spec.layers.operators import OPERATORS, Call
+from attncc.spec.layers.operators import OPERATORS
 from attncc.spec.words import Words, nearest
 from attncc.syntax import tree
 
@@ -197,6 +198,9 @@ class Expressions:
             return self._operator(node, scope)
         if name in self.words.functions:
             return self._word(node, self.words.functions[name], scope)
+        found = self.dim(node, scope)
+        if found is not None:  # `ceil(n / 8)`
+            return length(found, node.span)
         known = (*OPERATORS, *FUNCTIONS, *self.words.functions, *self.layers)
         fail("E201", f"there is no operator or function `{name}`", node.name.span, "unknown name",
              helps=nearest(name, known))  # fmt: skip
@@ -215,7 +219,9 @@ class Expressions:
         wrong = len(values) < 2 if function.arity is None else len(values) != function.arity
         if wrong:
             wanted = "two or more arguments" if function.arity is None else f"{function.arity}"
-            of_axes = (f"`{signature_of(function.name)}` works along an axis",) if function.name in OPERATORS else ()
+            of_axes = (
+                (f"`{OPERATORS[function.name].signature}` works along an axis",) if function.name in OPERATORS else ()
+            )
             fail("E206", f"`{function.name}` takes {wanted}", node.span, f"found {len(values)}", helps=of_axes)
         made = elementwise(Op.FUNCTION, tuple(values), node.span, function.name)
         if made.type.is_number and function.name not in NUMBER_FUNCTIONS:
@@ -226,12 +232,17 @@ class Expressions:
         values: list[Node] = []
         named: dict[str, Node] = {}
         dims: dict[str, Dim | None] = {}
+        functions: dict[int, Function] = {}
         for each in node.arguments:
+            if isinstance(each, tree.Lambda):
+                functions[len(values)] = self._lambda(each, scope)
+                values.append(number(0, each.span))
+                continue
             written = each.value if isinstance(each, tree.NamedArgument) else each
             key = each.name.text if isinstance(each, tree.NamedArgument) else str(len(values))
-            is_axis = key == "over" and isinstance(written, tree.Reference) and written.name == "features"
-            if is_axis and "features" not in scope:
-                found = Node(Op.NAME, (), NUMBER, name="features", span=written.span)
+            axis = written.name if isinstance(written, tree.Reference) and key in ("over", "channels") else ""
+            if axis in ("features", "B") and axis not in scope:
+                found = Node(Op.NAME, (), NUMBER, name=axis, span=written.span)
             else:
                 dims[key] = self.dim(written, scope)
                 found = self.value_or_length(written, scope)
@@ -243,13 +254,23 @@ class Expressions:
                 if named:
                     fail("E206", "arguments by name come last", each.span)
                 values.append(found)
+        operator = OPERATORS[node.name.text]
         call = Call(
-            node.name.text, node.span, tuple(values), named, dims, self.divisions.append, self.conditions.append,
-            self.definitions,
+            operator.name, operator.signature, node.span, tuple(values), named, dims, self.divisions.append,
+            self.conditions.append, self.definitions, functions,
         )  # fmt: skip
-        made = OPERATORS[node.name.text].shape(call)
+        made = operator.shape(call)
         call.done()
         return made
+
+    def _lambda(self, node: tree.Lambda, scope: Scope) -> Function:
+        """`z -> f(z)`, whose value has a name that nothing else has."""
+        name = node.parameter
+        if name.text in scope:
+            fail(
+                "E203", f"`{name.text}` is defined twice", name.span, helps=("each value has one name: choose another",)
+            )
+        return Function(name, lambda value: self.value(node.body, {**scope, name.text: value}))
 
     def value_or_length(self, node: tree.Tree, scope: Scope) -> Node:
         """A length is one whatever else it may be: `ceil(n / 8)` has no value of another kind."""
@@ -301,8 +322,3 @@ def _count(node: tree.Node, name: str) -> int:
     parts = (getattr(node, each) for each in node.__dataclass_fields__ if each != "span")
     every = (each for part in parts for each in (part if isinstance(part, tuple) else (part,)))
     return sum(_count(each, name) for each in every if isinstance(each, tree.Node))
-
-
-def signature_of(name: str) -> str:
-    """How an operator is called."""
-    return OPERATORS[name].signature

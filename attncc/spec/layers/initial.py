@@ -20,7 +20,8 @@ _PLAIN = {
 }
 _WITH_NUMBER = {"normal": Draw.NORMAL, "uniform": Draw.UNIFORM}
 _OF_MATRICES = (Draw.FAN_IN, Draw.XAVIER, Draw.KAIMING)
-_NORMS = (Op.LAYER_NORM, Op.RMS_NORM, Op.SCALE_NORM)
+_NORMS = (Op.LAYER_NORM, Op.RMS_NORM, Op.SCALE_NORM, Op.BATCH_NORM)
+_KERNELS = {Op.CONVOLVE: -1, Op.CONVOLVE_2D: 0}  # with the axis of what they make: the others are summed over
 
 
 def beginning(
@@ -31,15 +32,14 @@ def beginning(
 ) -> list[Learned]:
     """Each with how it begins.
 
-    Without a word on it a matrix begins as that of `torch.nn.Linear`, uniform within 1 / sqrt(rows); gains of norms
-    begin at 1, and other vectors, such as biases, at 0.
+    Without a word on it a matrix begins as that of `torch.nn.Linear`, uniform within 1 / sqrt(rows), and a kernel as
+    that of a convolution; gains of norms begin at 1, and other vectors, such as biases, at 0.
     """
-    gains = {
-        node.args[1].name
-        for _, value in values
-        for node in walk(value)
-        if node.op in _NORMS and len(node.args) > 1 and node.args[1].op is Op.NAME
-    }
+    nodes = [node for _, value in values for node in walk(value)]
+    gains = {node.args[1].name for node in nodes if node.op in _NORMS and len(node.args) > 1}
+    kernels = {node.args[1].name: _KERNELS[node.op] for node in nodes if node.op in _KERNELS}
+    running = {each.name for node in nodes if node.op is Op.BATCH_NORM for each in node.args[3:]}
+    gains |= {node.args[4].name for node in nodes if node.op is Op.BATCH_NORM}
     found: list[Learned] = []
     for each in learned:
         if each.draw is not None:
@@ -54,10 +54,13 @@ def beginning(
                 written, is_fixed = inner, True
         try:
             draw, numbers = _draw(each, written, each.name in gains)
+            if draw in _OF_MATRICES and each.name in kernels:
+                numbers = (kernels[each.name],)
         except Fault as fault:
             errors += fault.diagnostics
             continue
-        found.append(replace(each, draw=draw, numbers=numbers, is_fixed=is_fixed))
+        is_running = each.name in running
+        found.append(replace(each, draw=draw, numbers=numbers, is_fixed=is_fixed, is_running=is_running))
     return found
 
 

@@ -79,7 +79,22 @@ class Op(Enum):
     POOL = "pool"  # means of blocks of dims[0] along `axis`
     REPEAT = "repeat"  # each entry dims[0] times along `axis`
     SHIFT = "shift"  # along `axis` by dims[0] entries, zeros come in
-    ROTATE = "rope"  # vectors turned by their position along `axis`; numbers[0] is the base, name "halves" | "pairs"
+    CONVOLVE = "convolve"  # along `axis`; dims are the stride, and how many entries before are read where that is said
+    DEPTHWISE = "depthwise"  # the same, each feature by itself
+    RUNNING_SUM = "running_sum"  # along `axis`
+    RUNNING_MEAN = "running_mean"
+    AVERAGE = "ema"  # x, decays, gains; along `axis`
+    AVERAGE_BACK = "ema_back"
+    POOL_LARGEST = "pool_max"  # the largest of the same blocks
+    UNPOOL = "unpool"  # each entry dims[0] times along `axis`, dims[1] in all
+    SEGMENTS = "segments"  # means of dims[0] segments of `axis`, which is dims[1] long
+    PRESENT = "present"  # 1 for each token along `axis` of x
+    CONVOLVE_2D = "convolve_2d"  # x, kernel; dims[0] is the stride
+    BATCH_NORM = "batch_norm"  # x, gain, bias, mean, variance; of each entry of `axis`; numbers: epsilon, momentum
+    IDENTITY = "identity"  # [dims[0], dims[0]]
+    ITERATE = "iterate"  # first value, next value made of `name`; dims[0] times
+    ROTATE = "rope"  # vectors turned by their position along `axis`; numbers: base, closed; name "halves" | "pairs"
+    SINUSOIDS = "sinusoids"  # the sines and cosines of the same angles
     ATTEND = "attend"  # `name` of the core
     EXPAND = "the same for each batch entry"  # a value without a batch axis gets one
     CHOOSE = "? :"  # of the rows of two values, by truth values of tokens
@@ -104,6 +119,12 @@ class Node:
     numbers: tuple[float, ...] = ()
     options: tuple[tuple[str, Node], ...] = ()  # of a call: numbers by name
     span: Span | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def along(self) -> Dim | None:
+        """The length of `axis` of the first argument; None for the batch axis."""
+        axes = self.args[0].type.axes
+        return axes[self.axis] if len(axes) + self.axis >= 0 else None
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -169,6 +190,7 @@ class Learned:
     numbers: tuple[float, ...] = ()
     is_fixed: bool = False
     span: Span | None = field(default=None, compare=False, repr=False)
+    is_running: bool = False  # not learned: it follows what is seen in training
 
 
 @dataclass(frozen=True, slots=True)

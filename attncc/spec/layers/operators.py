@@ -5,160 +5,18 @@ One table: what it says is what `attncc` documents, and each operator's shape ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
-from attncc.diagnostics import Label, Span
-from attncc.spec.layers.algebra import ONE, describe, length, reduced, transposed, with_rank
+from attncc.diagnostics import Label
+from attncc.spec.layers.algebra import ONE, length, reduced, transposed, with_rank
+from attncc.spec.layers.calls import Call, Operator, tokens_axis
 from attncc.spec.layers.dims import RUN_TIME, Dim, blocks, constant, least, sequence_of
 from attncc.spec.layers.findings import fail
+from attncc.spec.layers.iteration import ITERATION
 from attncc.spec.layers.model import NUMBER, Divides, Kind, Node, Op, Type
-from attncc.spec.words import nearest
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """What is called by name; `along` says whether it may mix the tokens of a sequence."""
-
-    name: str
-    signature: str
-    meaning: str
-    shape: Callable[[Call], Node]
-
-
-class Call:
-    """One call: its arguments by place and by name, as values, lengths and axes."""
-
-    def __init__(
-        self, name: str, span: Span, values: tuple[Node, ...], named: Mapping[str, Node],
-        dims: Mapping[str, Dim | None], demand: Callable[[Divides], None], require: Callable[[Node], None],
-        definitions: Mapping[str, Node],
-    ) -> None:  # fmt: skip
-        self.name = name
-        self.span = span
-        self.values = values
-        self.named = named
-        self.dims = dims  # by place ("0", "1", …) and by name: arguments that are lengths
-        self.demand = demand
-        self.require = require
-        self.definitions = definitions  # what names of values stand for
-        self._read: set[str] = set()
-
-    @property
-    def x(self) -> Node:
-        """The first argument, a tensor."""
-        return self.tensor(0)
-
-    def tensor(self, at: int) -> Node:
-        """An argument that has axes."""
-        node = self._at(at)
-        if node.type.is_number:
-            fail("E401", f"`{self.name}` of a number", node.span, "expected a value with axes")
-        if node.type.kind is not Kind.REAL:
-            fail("E204", f"{describe(node)} holds no real numbers", node.span, f"it holds {node.type.kind.value}")
-        return node
-
-    def places(self, at: int) -> Node:
-        """An argument of whole numbers, one for each entry of an axis."""
-        node = self._at(at)
-        if node.type.kind is not Kind.INT or len(node.type.axes) != 1 or not node.type.batched:
-            text = f"expected whole numbers [k], such as those of `top`, found {node.type}"
-            fail("E401", f"{describe(node)} says no places", node.span, text)
-        return node
-
-    def attended(self) -> tuple[Node, Node]:
-        """The first argument, a named value that `attend` has made, and the call that made it."""
-        node = self._at(0)
-        made = self.definitions.get(node.name) if node.op is Op.NAME else None
-        while made is not None and made.op is Op.DROP:
-            made = made.args[0]
-        if made is None or made.op is not Op.ATTEND:
-            help_ = f"name what an attention gives, `a = attend …`, and write `{self.name}(a)`"
-            fail("E401", f"`{self.name}` is about a call of an attention", node.span, helps=(help_,))
-        return node, made
-
-    def _at(self, at: int) -> Node:
-        if at >= len(self.values):
-            fail("E206", f"`{self.name}` lacks an argument", self.span, f"expected `{signature(self.name)}`")
-        self._read.add(str(at))
-        return self.values[at]
-
-    def has(self, name: str) -> bool:
-        """Whether a named argument was given."""
-        return name in self.named
-
-    def count(self, at: int) -> int:
-        """How many arguments by place there are beyond one."""
-        return len(self.values) - at
-
-    def dim(self, at: int, name: str) -> Dim:
-        """An argument that is a length: made of whole numbers and parameters."""
-        key = name if name in self.named else str(at)
-        if key not in self.named and at >= len(self.values):
-            fail("E206", f"`{self.name}` lacks an argument", self.span, f"expected `{signature(self.name)}`")
-        self._read.add(key)
-        node = self.named[key] if key in self.named else self.values[at]
-        found = self.dims.get(key)
-        if found is None:
-            fail("E401", "a length is made of whole numbers and parameters", node.span, "this is no length")
-        return found
-
-    def number(self, name: str, default: float) -> float:
-        """A named argument that is a constant."""
-        if name not in self.named:
-            return default
-        self._read.add(name)
-        node = self.named[name]
-        if node.op is Op.SIZE and node.dims[0].number is not None:
-            return float(node.dims[0].number)
-        if node.op is not Op.CONST:
-            fail("E212", f"`{name}` is a constant", node.span, "this is none")
-        return float(node.numbers[0])
-
-    def axis(self, default: int | None = None) -> int:
-        """The axis that `over = …` names, counted from the end."""
-        if "over" not in self.named:
-            if default is not None:
-                return default
-            help_ = f"write `{self.name}(…, over = n)`, or the length of another axis"
-            fail(
-                "E206", f"`{self.name}` does not say over which axis", self.span, "expected `over = …`", helps=(help_,)
-            )
-        self._read.add("over")
-        return axis_of(self.x, self.named["over"], self.dims.get("over"))
-
-    def done(self) -> None:
-        """Refuse arguments that nothing has read."""
-        for at, node in enumerate(self.values):
-            if str(at) not in self._read:
-                fail("E206", f"`{self.name}` has too many arguments", node.span, f"expected `{signature(self.name)}`")
-        for name, node in self.named.items():
-            if name not in self._read:
-                helps = nearest(name, ("over", "epsilon", "along", "base"))
-                fail("E206", f"`{self.name}` has no argument `{name}`", node.span,
-                     f"expected `{signature(self.name)}`", helps=helps)  # fmt: skip
-
-
-def axis_of(x: Node, node: Node, dim: Dim | None) -> int:
-    """The one axis of a length, counted from the end; `features` is the last one."""
-    if node.op is Op.NAME and node.name == "features":
-        return -1
-    found = [at for at, each in enumerate(x.type.axes) if each == dim]
-    if dim is None or not found:
-        note = f"{describe(x)} has the axes {', '.join(map(str, x.type.axes)) or 'none'}; `features` is the last one"
-        labels = (Label(x.span, str(x.type)),) if x.span is not None else ()
-        fail("E402", f"there is no axis `{dim if dim is not None else '?'}`", node.span, "", *labels, notes=(note,))
-    if len(found) > 1:
-        labels = (Label(x.span, str(x.type)),) if x.span is not None else ()
-        fail("E402", f"two axes have the length `{dim}`", node.span, "which of them?", *labels,
-             helps=("write `features` for the last one",))  # fmt: skip
-    return found[0] - len(x.type.axes)
-
-
-def signature(name: str) -> str:
-    """How an operator is called."""
-    return OPERATORS[name].signature
-
+from attncc.spec.layers.planes import PLANES
+from attncc.spec.layers.sequence import SEQUENCE
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
@@ -189,7 +47,7 @@ def _softmax(call: Call) -> Node:
 
 
 def _reduce(op: Op) -> Callable[[Call], Node]:
-    return lambda call: reduced(op, call.x, call.axis(), call.span)
+    return lambda call: reduced(op, call.x, call.axis(of_batch=True), call.span)
 
 
 def _transposed(call: Call) -> Node:
@@ -222,7 +80,7 @@ def _merge(call: Call) -> Node:
 def _concat(call: Call) -> Node:
     parts = [call.tensor(at) for at in range(len(call.values))]
     if len(parts) < 2:
-        fail("E206", "`concat` joins two values or more", call.span, f"expected `{signature('concat')}`")
+        fail("E206", "`concat` joins two values or more", call.span, f"expected `{call.signature}`")
     first, axis = parts[0], call.axis(-1)
     rank = len(first.type.axes)
     for each in parts[1:]:
@@ -296,7 +154,7 @@ def _check_fits(call: Call, end: Dim, whole: Dim) -> None:
 
 def _pool(call: Call) -> Node:
     x, by = call.x, call.dim(1, "by")
-    axis = _tokens_axis(call, x)
+    axis = tokens_axis(call, x)
     axes = list(x.type.axes)
     axes[len(axes) + axis] = blocks(axes[axis], by)
     return Node(
@@ -309,7 +167,8 @@ def _repeat(call: Call) -> Node:
     axis = call.axis(-1)
     axes = list(x.type.axes)
     if sequence_of(axes[axis]) is not None:
-        fail("E401", "`repeat` of the tokens of a sequence", call.span, "expected another axis")
+        help_ = "`unpool(x, c)` gives each of the c tokens of a block what the block has"
+        fail("E401", "`repeat` of the tokens of a sequence", call.span, "expected another axis", helps=(help_,))
     axes[len(axes) + axis] = axes[axis] * times
     return Node(Op.REPEAT, (x,), replace(x.type, axes=tuple(axes)), axis=axis, dims=(times,), span=call.span)
 
@@ -317,7 +176,7 @@ def _repeat(call: Call) -> Node:
 def _shift(call: Call) -> Node:
     x = call.x
     by = call.dim(1, "by") if call.count(1) or call.has("by") else ONE
-    axis = _tokens_axis(call, x)
+    axis = tokens_axis(call, x)
     if by.number is None or by.number < 1:
         fail("E401", "`shift` moves tokens back by 1 or more", call.span, helps=("write `shift(x, 1)`",))
     return Node(Op.SHIFT, (x,), x.type, axis=axis, dims=(by,), span=call.span)
@@ -333,8 +192,8 @@ def _rope(style: str) -> Callable[[Call], Node]:
         half = width.over(constant(2))
         if half is not None and not half.is_whole:
             call.demand(Divides(width, constant(2), call.span))
-        base = call.number("base", 10000.0)
-        return Node(Op.ROTATE, (x,), x.type, name=style, axis=axis, numbers=(base,), span=call.span)
+        numbers = (call.number("base", 10000.0), call.number("closed", 0.0))
+        return Node(Op.ROTATE, (x,), x.type, name=style, axis=axis, numbers=numbers, span=call.span)
 
     return shape
 
@@ -352,7 +211,7 @@ def _top(call: Call) -> Node:
 
 def _gather(call: Call) -> Node:
     x, places = call.x, call.places(1)
-    axis = _tokens_axis(call, x)
+    axis = tokens_axis(call, x)
     axes = list(x.type.axes)
     axes[len(axes) + axis] = places.type.axes[0]
     return Node(Op.GATHER, (x, places), Type(tuple(axes), batched=True), axis=axis, span=call.span)
@@ -382,14 +241,9 @@ def _side(op: Op) -> Callable[[Call], Node]:
     return shape
 
 
-def _tokens_axis(call: Call, x: Node) -> int:
-    """The one axis that is a sequence, or the one that `over` names."""
-    if call.has("over"):
-        return call.axis()
-    found = [at for at, each in enumerate(x.type.axes) if sequence_of(each) is not None]
-    if len(found) != 1:
-        fail("E402", f"`{call.name}` works along a sequence", x.span, str(x.type), helps=("write `over = n`",))
-    return found[0] - len(x.type.axes)
+def _sinusoids(call: Call) -> Node:
+    turned = _rope("halves")(call)
+    return replace(turned, op=Op.SINUSOIDS, type=Type(turned.type.axes[-2:]))
 
 
 OPERATORS: dict[str, Operator] = {
@@ -411,7 +265,8 @@ OPERATORS: dict[str, Operator] = {
         Operator("mean", "mean(x, over = n)",
                  "the mean along an axis, over as many tokens as there are; 0 where there are none", _reduce(Op.MEAN)),
         Operator("max", "max(x, over = n)",
-                 "the largest along an axis, padded tokens left out; 0 where there are none", _reduce(Op.LARGEST)),
+                 "the largest along an axis, padded tokens left out; 0 where there are none; "
+                 "these three take `over = B`, the batch, too", _reduce(Op.LARGEST)),
         Operator("transposed", "transposed(x)", "the last two axes exchanged", _transposed),
         Operator("heads", "heads(x, h)", "[n, h * d] → [h, n, d]: features split into heads", _heads),
         Operator("merge", "merge(x)", "[h, n, d] → [n, h * d], or [h, d] → [h * d]: heads joined again", _merge),
@@ -427,10 +282,14 @@ OPERATORS: dict[str, Operator] = {
         Operator("repeat", "repeat(x, times, over = features)", "each entry several times, one behind the other",
                  _repeat),
         Operator("shift", "shift(x, by)", "each token gets what the one before it has, the first ones 0", _shift),
-        Operator("rope", "rope(x, base = 10000)", "features t and t + width / 2 turned by the token's position",
+        Operator("rope", "rope(x, base = 10000, closed = 0)",
+                 "features t and t + width / 2 turned by position / base^(2 * t / width); with closed = 1 by "
+                 "position / base^(t / (width / 2 - 1)), so that the last ones turn 1 / base as fast as the first",
                  _rope("halves")),
-        Operator("rope_pairs", "rope_pairs(x, base = 10000)", "features 2t and 2t + 1 turned by the token's position",
-                 _rope("pairs")),
+        Operator("rope_pairs", "rope_pairs(x, base = 10000, closed = 0)",
+                 "features 2t and 2t + 1 turned in the same way", _rope("pairs")),
+        Operator("sinusoids", "sinusoids(x, base = 10000, closed = 0)",
+                 "[n, width]: sines and cosines of the angles by which `rope` turns", _sinusoids),
         Operator("top", "top(x, count, always = 0)",
                  "the places of the `count` largest of one number for each token, of equal ones the first, in their "
                  "order; the first `always` are among them, padding comes last; no gradient", _top),
@@ -444,5 +303,8 @@ OPERATORS: dict[str, Operator] = {
         Operator("block_sums", "block_sums(a, rows, keys)",
                  "of `a = attend …`: the weight that so many rows give to so many keys, for every two blocks",
                  _side(Op.BLOCK_SUMS)),
+        *SEQUENCE,
+        *PLANES,
+        *ITERATION,
     )
 }  # fmt: skip

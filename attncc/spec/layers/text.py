@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attncc.spec.layers.dims import Dim
+from attncc.spec.layers.iteration import MARK
 from attncc.spec.layers.model import Node, Op
 
 _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(5)
@@ -21,7 +22,10 @@ def text(node: Node) -> str:
         case Op.SIZE:
             return str(node.dims[0])
         case Op.NAME:
-            return node.name
+            return node.name.removeprefix(MARK)
+        case Op.ITERATE:
+            first, body = node.args
+            return f"iterate({node.name.removeprefix(MARK)} -> {text(body)}, {text(first)}, times = {node.dims[0]})"
         case Op.INSERT | Op.DROP | Op.EXPAND:
             return text(node.args[0])
         case Op.CHOOSE:
@@ -67,7 +71,16 @@ def _more(node: Node) -> list[str]:
     """What a call says beside its values."""
     match node.op:
         case Op.SOFTMAX | Op.SUM | Op.MEAN | Op.LARGEST:
-            return [f"over = {_axis(node.args[0], node.axis)}"]
+            return [f"over = {node.along or 'B'}"]
+        case Op.CONVOLVE | Op.DEPTHWISE | Op.CONVOLVE_2D:
+            names = zip(("stride", "before"), node.dims, strict=False)
+            return [f"{name} = {each}" for name, each in names if (name, str(each)) != ("stride", "1")]
+        case Op.SEGMENTS if node.numbers[0]:
+            return [str(node.dims[0]), f"epsilon = {node.numbers[0]:g}"]
+        case Op.POOL_LARGEST | Op.UNPOOL | Op.SEGMENTS | Op.IDENTITY:
+            return [str(node.dims[0])]
+        case Op.BATCH_NORM if node.axis != -1:
+            return [f"channels = {node.along}"]
         case Op.CONCAT if node.axis != -1:
             return [f"over = {_axis(node.args[0], node.axis)}"]
         case Op.LARGEST_AT:

@@ -1,0 +1,251 @@
+# cbam: made by attncc 0.1.0 from cbam.attn (sha256 7ceab7aa6581cc72). Do not edit.
+# Rebuild: attncc build cbam.attn
+#
+#     use "channel_attention.attn"
+#     use "spatial_attention.attn"
+#
+#     # Convolutional block attention module: which features, then which places (CBAM, arXiv 1807.06521, section 3).
+#     layer cbam(dim, hidden = dim // 16, width = 7) {
+#       input x[dim, n, m]
+#       out = spatial_attention(channel_attention(x, hidden = hidden), width = width)
+#     }
+#
+# From channel_attention.attn:
+#
+#     # Channel attention: one perceptron for the mean and the largest value of each feature (CBAM, arXiv 1807.06521, 3.1).
+#     layer channel_attention(dim, hidden = dim // 16) {
+#       input x[dim, n, m]
+#       param W[dim, hidden], b[hidden], V[hidden, dim], c[dim]
+#       average = mean(mean(x, over = m), over = n)
+#       largest = max(max(x, over = m), over = n)
+#       gate = relu(average @ W + b) @ V + c + relu(largest @ W + b) @ V + c
+#       out = x * column(column(sigmoid(gate)))
+#     }
+#
+# From spatial_attention.attn:
+#
+#     # Spatial attention: a convolution of the largest and the mean feature at each place (CBAM, arXiv 1807.06521, 3.2).
+#     layer spatial_attention(dim, width = 7) {
+#       input x[dim, n, m]
+#       param W[1, 2, width, width], gain[1], bias[1], average[1] = zeros, spread[1] = ones
+#       maps = stack(max(x, over = dim), mean(x, over = dim))
+#       gate = batch_norm(convolve_2d(maps, W), gain, bias, average, spread, channels = 1)
+#       out = x * sigmoid(gate)
+#     }
+#
+# No step: it calls no core.
+
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"cbam: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _padding(x, axis, lengths):
+    """Which entries along an axis are padding, with axes of length 1 elsewhere."""
+    places = torch.arange(x.shape[axis], device=x.device)
+    shape = [1] * x.dim()
+    shape[0], shape[axis] = len(lengths), x.shape[axis]
+    return (places >= lengths[:, None]).view(shape)
+
+
+def _without_padding(x, axis, lengths):
+    """0 in place of padding; of the sequences' lengths None stands for no padding at all."""
+    if lengths is None:
+        return x
+    if x.shape[0] != len(lengths):
+        x = x.expand(len(lengths), *x.shape)
+    return x.masked_fill(_padding(x, axis, lengths), 0)
+
+
+def _mean(x, axis, lengths):
+    """The mean along an axis over what is no padding; 0 where there is nothing."""
+    total = _without_padding(x, axis, lengths).sum(axis)
+    if lengths is None:
+        return total / max(x.shape[axis], 1)
+    return total / lengths.clamp(1, max(x.shape[axis], 1)).view(-1, *[1] * (total.dim() - 1))
+
+
+def _largest(x, axis, lengths):
+    """The largest along an axis, padding left out; 0 where there is nothing."""
+    if lengths is None:
+        return x.amax(axis)
+    found = x.masked_fill(_padding(x, axis, lengths), torch.finfo(x.dtype).min).amax(axis)
+    return found.masked_fill((lengths <= 0).view(-1, *[1] * (found.dim() - 1)), 0)
+
+
+def _margins(length, width, stride, before):
+    """How many zeros a convolution needs before and after, for one entry for each stride."""
+    before = max((width - stride) // 2, 0) if before is None else before
+    return before, (-(-length // stride) - 1) * stride + width - before - length
+
+
+def _convolved_map(x, kernel, stride, rows, columns):
+    """Convolution of maps [batch, features, rows, columns]; around and in padding stand zeros."""
+    x = _without_padding(_without_padding(x, -2, rows), -1, columns)
+    above, below = _margins(x.shape[-2], kernel.shape[-2], stride, None)
+    left, right = _margins(x.shape[-1], kernel.shape[-1], stride, None)
+    return functional.conv2d(functional.pad(x, (left, right, above, below)), kernel, stride=stride)
+
+
+def _batch_norm(x, gain, bias, mean, variance, axis, training, epsilon, momentum, sequences):
+    """Each feature by its mean and variance: in training the batch's, which the others follow."""
+    shape = [1] * x.dim()
+    shape[axis] = -1
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    if training:
+        axes = [at for at in range(x.dim()) if at != axis % x.dim()]
+        there = torch.ones_like(wide, dtype=torch.bool)
+        for place, lengths in sequences:
+            if lengths is not None:
+                there = there & ~_padding(x, place, lengths)
+        count = there.sum(axes)
+        average = wide.masked_fill(~there, 0).sum(axes) / count.clamp(min=1)
+        distance = (wide - average.view(shape)).masked_fill(~there, 0)
+        spread = distance.square().sum(axes) / count.clamp(min=1)
+        with torch.no_grad():
+            mean.lerp_(average.to(mean.dtype), momentum)
+            variance.lerp_((spread * count / (count - 1).clamp(min=1)).to(mean.dtype), momentum)
+    else:
+        average, spread = mean.to(wide.dtype), variance.to(wide.dtype)
+    found = (wide - average.view(shape)) * (spread + epsilon).rsqrt().view(shape)
+    return found.to(x.dtype) * gain.view(shape) + bias.view(shape)
+
+
+class Cbam(nn.Module):
+    """Convolutional block attention module: which features, then which places (CBAM, arXiv
+    1807.06521, section 3).
+
+    Args:
+        dim: a whole number.
+        hidden: dim / 16 by default.
+        width: 7 by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        width: int = 7,
+        form: str | None = None,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        hidden = dim / 16 if hidden is None else hidden
+        _demand(dim % 16 == 0, "dim", dim, "a multiple of 16")
+        self.dim = dim
+        self.hidden = hidden
+        self.width = width
+        self.form = form
+        self.channel_attention_W = nn.Parameter(
+            torch.empty(dim, hidden, device=device, dtype=dtype)
+        )
+        self.channel_attention_b = nn.Parameter(torch.empty(hidden, device=device, dtype=dtype))
+        self.channel_attention_V = nn.Parameter(
+            torch.empty(hidden, dim, device=device, dtype=dtype)
+        )
+        self.channel_attention_c = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.spatial_attention_W = nn.Parameter(
+            torch.empty(1, 2, width, width, device=device, dtype=dtype)
+        )
+        self.spatial_attention_gain = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+        self.spatial_attention_bias = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+        self.register_buffer(
+            "spatial_attention_average", torch.empty(1, device=device, dtype=dtype)
+        )
+        self.register_buffer("spatial_attention_spread", torch.empty(1, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        for tensor in (self.channel_attention_W, self.channel_attention_V):
+            _uniform(tensor, tensor.shape[-2] ** -0.5)
+        for tensor in (
+            self.channel_attention_b,
+            self.channel_attention_c,
+            self.spatial_attention_bias,
+            self.spatial_attention_average,
+        ):
+            nn.init.zeros_(tensor)
+        _uniform(
+            self.spatial_attention_W,
+            (self.spatial_attention_W.numel() / self.spatial_attention_W.shape[0]) ** -0.5,
+        )
+        for tensor in (self.spatial_attention_gain, self.spatial_attention_spread):
+            nn.init.ones_(tensor)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None, m_lengths: Tensor | None = None):
+        """The layer's output, [batch, dim, n, m].
+
+        Args:
+            x: [batch, dim, n, m].
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+            m_lengths: how many of the m tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 4 and x.shape[1] == self.dim,
+            "x",
+            list(x.shape),
+            f"[batch, {self.dim}, n, m]",
+        )
+        channel_attention_average = _mean(_mean(x, -1, m_lengths), -1, lengths)
+        channel_attention_largest = _largest(_largest(x, -1, m_lengths), -1, lengths)
+        channel_attention_gate = (
+            functional.relu(
+                channel_attention_average @ self.channel_attention_W + self.channel_attention_b
+            )
+            @ self.channel_attention_V
+            + self.channel_attention_c
+            + functional.relu(
+                channel_attention_largest @ self.channel_attention_W + self.channel_attention_b
+            )
+            @ self.channel_attention_V
+            + self.channel_attention_c
+        )
+        channel_attention_out = x * torch.sigmoid(channel_attention_gate).unsqueeze(-1).unsqueeze(
+            -1
+        )
+        spatial_attention_maps = torch.cat(
+            (
+                channel_attention_out.amax(-3).unsqueeze(-3),
+                channel_attention_out.mean(-3).unsqueeze(-3),
+            ),
+            -3,
+        )
+        spatial_attention_gate = _batch_norm(
+            _convolved_map(spatial_attention_maps, self.spatial_attention_W, 1, lengths, m_lengths),
+            self.spatial_attention_gain,
+            self.spatial_attention_bias,
+            self.spatial_attention_average,
+            self.spatial_attention_spread,
+            -3,
+            self.training,
+            1e-05,
+            0.1,
+            (
+                (-2, lengths),
+                (-1, m_lengths),
+            ),
+        )
+        spatial_attention_out = channel_attention_out * torch.sigmoid(spatial_attention_gate)
+        return spatial_attention_out
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, hidden={self.hidden}, width={self.width}"

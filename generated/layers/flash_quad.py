@@ -1,0 +1,1871 @@
+# flash_quad: made by attncc 0.1.0 from flash_quad.attn (sha256 369660b41d41a135). Do not edit.
+# Rebuild: attncc build flash_quad.attn
+#
+#     use "gated_attention_unit_squared.attn"
+#
+#     # Two gated attention units behind a scaled sinusoidal embedding of positions (FLASH-Quad, arXiv 2202.10447, appendix).
+#     layer flash_quad(dim, s = 128, width = 2 * dim) {
+#       input x[n, dim]
+#       param scale_of_positions[1] = 1
+#       y = gated_attention_unit_squared(x + scale_of_positions * sinusoids(x), s = s, width = width)
+#       out = gated_attention_unit_squared(y, s = s, width = width)
+#     }
+#
+# From gated_attention_unit_squared.attn:
+#
+#     # Squared relu of dot products over n plus a learned bias by distance.
+#     attention squared_relu_of_mean(buckets = 32, farthest = 128) {
+#       param bias[buckets] = 0
+#       score = dot(q, k) / m + bias[bucket_around(j - i, buckets, farthest)]
+#       similarity = relu2
+#     }
+#
+#     # Gated attention unit: squared relu of dot products over n plus a bias, as its paper's code has it (arXiv 2202.10447, appendix).
+#     layer gated_attention_unit_squared(dim, s = 128, width = 2 * dim) {
+#       input x[n, dim]
+#       param norm_gain[dim], norm_bias[dim]
+#       param Wu[dim, width], bu[width], Wv[dim, width], bv[width], Wz[dim, s], bz[s], Wo[width, dim], bo[dim]
+#       param gq[s] = normal(0.02), bq[s], gk[s] = normal(0.02), bk[s]
+#       y = layer_norm(x, norm_gain, norm_bias)
+#       z = silu(y @ Wz + bz)
+#       mixed = attend squared_relu_of_mean(rope(z * gq + bq), rope(z * gk + bk), silu(y @ Wv + bv))
+#       out = (silu(y @ Wu + bu) * mixed) @ Wo + bo + x
+#     }
+#
+# Plan of `squared_relu_of_mean`: a tile of rows first … last visits all keys, without a mask.
+# Cost of `squared_relu_of_mean`: 2·d + 2·e flops forward for each visited pair; nothing of size
+# n·m is stored.
+# Decoder of `squared_relu_of_mean`: none: the pattern is not proven causal, and a query may see
+# keys that come after it.
+# No step: of the core `squared_relu_of_mean`, the pattern is not proven causal, and a query may
+# see keys that come after it.
+
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
+
+# --- the core `squared_relu_of_mean` --------------------------------------------------------------
+# How the kernels follow from the spec:
+# - once-a-token: what one token or one distance determines alone is computed once for it, not
+#   once for each pair.
+# - drop-division: x / 1 = x.
+
+_FAR = 1 << 62  # beyond every position
+
+
+class _Call(NamedTuple):
+    """Lengths and heads of one call, for patterns that read them."""
+
+    n: int
+    m: int
+    heads: int
+    head: int | Tensor
+
+
+def _segments(first, last, call):
+    """Intervals of positions that rows first … last touch, each with the part all of them see."""
+    return (((-_FAR, _FAR), (-_FAR, _FAR)),)
+
+
+def _related(i, j, call):
+    """The pattern: true"""
+    return torch.ones_like(i + j, dtype=torch.bool)
+
+
+def _numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    m = v.shape[2]
+    inverse_m = 1 / max(m, 1)
+    d_dot_factor = 1 / max(m, 1)
+    return inverse_m, d_dot_factor
+
+
+if triton is not None:
+    # Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
+    _WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
+
+    @triton.jit
+    def _dot(a, b, acc, PRECISION: tl.constexpr):
+        """a @ b + acc in float32; `acc` may be None."""
+        if _WIDEN:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+    @triton.jit
+    def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
+        if MASKED and WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=visible[:, None] & (dims[None, :] < WIDTH), other=0.0)
+        elif MASKED:
+            tile = tl.load(pointers, mask=visible[:, None], other=0.0)
+        elif WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=dims[None, :] < WIDTH, other=0.0)
+        else:
+            tile = tl.load(pointers)
+        return tile
+
+    @triton.jit
+    def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                    BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+    @triton.jit
+    def _square(x):
+        return x * x
+
+    @triton.jit
+    def _load_entries(pointers, visible, MASKED: tl.constexpr):
+        """A number for each pair; what is not visible is not read."""
+        if MASKED:
+            entries = tl.load(pointers, mask=visible[None, :], other=0.0)
+        else:
+            entries = tl.load(pointers)
+        return entries
+
+    @triton.jit
+    def _add_by_offset(start, line, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+        """Add sums of a tile over r - c around `start`, where no other program adds any.
+
+        Each row is turned by its own number, so that pairs at one distance stand below each
+        other: lane t holds the distances t, t + COLUMNS, and so on, of which every row has one.
+        Each of these goes to a line of its own: the tiles of one sweep then never meet a number
+        twice and need not wait.
+        """
+        tl.static_assert(ROWS <= 2 * COLUMNS, "a program has three lines")
+        lanes = tl.arange(0, COLUMNS)
+        offsets = tl.arange(0, ROWS)[:, None] - lanes[None, :]
+        turned = tl.gather(tile, offsets & (COLUMNS - 1), 1)
+        for at in tl.static_range(0, (ROWS + COLUMNS - 1) // COLUMNS + 1):
+            low = (at - 1) * COLUMNS
+            sums = tl.sum(tl.where((offsets >= low) & (offsets < low + COLUMNS), turned, 0.0), 0)
+            numbers = start + at * line + low + lanes
+            tl.store(numbers, tl.load(numbers) + sums)
+
+    @triton.jit
+    def _forward_tile(
+        out, q, bias_by_offset_at,
+        k_ptr, v_ptr, k_stride, v_stride,
+        column, low, high, inverse_m,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        bias = _load_entries(bias_by_offset_at[:, None] - column_lanes[None, :], visible, MASKED)
+        if MASKED:
+            related = visible[None, :]
+        score = dot_qk * inverse_m + bias
+        weight = _square(tl.maximum(score, 0.0))
+        if MASKED:
+            weight = tl.where(related, weight, 0.0)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        out = _dot(weight.to(v.dtype), v, out, PRECISION)
+        return out
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _forward_kernel(
+        q_ptr, k_ptr, v_ptr, bias_by_offset_ptr, out_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        q_strides, k_strides, v_strides, bias_by_offset_strides,
+        n, m, k_start, inverse_m,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        bias_by_offset_at = (
+            bias_by_offset_ptr
+            + tl.cast(batch, tl.int64) * bias_by_offset_strides[0]
+            + tl.cast(head, tl.int64) * bias_by_offset_strides[1]
+            + (m - 1 + tl.minimum(row_lanes, n - 1))
+        )
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        low = 0
+        high = keys
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = keys
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        out = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            out = _forward_tile(
+                out, q, bias_by_offset_at,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                tile * BLOCK_N, low, high, inverse_m,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        for tile in range(f0, f1):
+            out = _forward_tile(
+                out, q, bias_by_offset_at,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                tile * BLOCK_N, low, high, inverse_m,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+            )  # fmt: skip
+
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile(
+        dv, dk_total, k, v, bias_by_offset_at,
+        q_ptr, d_out_ptr, q_stride, d_out_stride,
+        row, n, inverse_m,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        bias = _load_entries(bias_by_offset_at[:, None] + row_lanes[None, :], visible, MASKED)
+        if MASKED:
+            related = visible[None, :]
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        score = dot_qk * inverse_m + bias
+        weight = _square(tl.maximum(score, 0.0))
+        if MASKED:
+            weight = tl.where(related, weight, 0.0)
+        d_score = d_share * (2 * tl.maximum(score, 0.0))
+        if MASKED:
+            d_score = tl.where(related, d_score, 0.0)
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk_total = _dot(d_score.to(q.dtype), q, dk_total, PRECISION)
+        return dv, dk_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_columns_kernel(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, bias_by_offset_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        k_strides, v_strides, q_strides, d_out_strides, bias_by_offset_strides,
+        n, m, k_start, d_dot_factor, inverse_m,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(column, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < keys
+        k = _load_tile(k_ptr, k_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+
+        # Positions of the tile's first and last key; [low, high) are the rows that may see it.
+        in_rows = tl.where(column < keys, n, 0)
+        low = 0
+        high = in_rows
+        t0 = low // BLOCK_M
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+        full_low = 0
+        full_high = in_rows
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk_total = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            bias_by_offset_at = (
+                bias_by_offset_ptr
+                + tl.cast(batch, tl.int64) * bias_by_offset_strides[0]
+                + tl.cast(head, tl.int64) * bias_by_offset_strides[1]
+                + (m - 1 - tl.minimum(column_lanes, m - 1))
+            )
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, dk_total = _backward_columns_tile(
+                    dv, dk_total, k, v, bias_by_offset_at,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step, q_strides[2],
+                    d_out_strides[2],
+                    tile * BLOCK_M, n, inverse_m,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dv, dk_total = _backward_columns_tile(
+                    dv, dk_total, k, v, bias_by_offset_at,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step, q_strides[2],
+                    d_out_strides[2],
+                    tile * BLOCK_M, n, inverse_m,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+        dk = dk_total * d_dot_factor
+        _store_tile(
+            dk_ptr + first_vector * D,
+            column_lanes < m,
+            tl.where(seen[:, None], dk, 0.0),
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        _store_tile(
+            dv_ptr + first_vector * E,
+            column_lanes < m,
+            tl.where(seen[:, None], dv, 0.0),
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile(
+        dq_total, q, d_out, bias_by_offset_at, d_bias_by_offset_at, d_bias_by_offset_line, alive,
+        k_ptr, v_ptr, k_stride, v_stride,
+        column, low, high, inverse_m,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        bias = _load_entries(bias_by_offset_at[:, None] - column_lanes[None, :], visible, MASKED)
+        if MASKED:
+            related = visible[None, :] & alive[:, None]
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        score = dot_qk * inverse_m + bias
+        d_score = d_share * (2 * tl.maximum(score, 0.0))
+        if MASKED:
+            d_score = tl.where(related, d_score, 0.0)
+        dq_total = _dot(d_score.to(k.dtype), k, dq_total, PRECISION)
+        _add_by_offset(
+            d_bias_by_offset_at - column, d_bias_by_offset_line, d_score, BLOCK_M, BLOCK_N
+        )
+        return dq_total
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel(
+        q_ptr, d_out_ptr, k_ptr, v_ptr, bias_by_offset_ptr, dq_ptr, d_bias_by_offset_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        q_strides, d_out_strides, k_strides, v_strides, bias_by_offset_strides,
+        d_bias_by_offset_strides,
+        n, m, k_start, d_dot_factor, inverse_m,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        d_bias_by_offset_ptr += (
+            tl.cast(batch, tl.int64) * d_bias_by_offset_strides[0]
+            + tl.cast(head, tl.int64) * d_bias_by_offset_strides[1]
+            + tl.program_id(0) * (3 * d_bias_by_offset_strides[2])
+        )
+        d_bias_by_offset_line = d_bias_by_offset_strides[2]
+
+        # One program after another tile of rows: its sums by distance are its own.
+        for row in range(tl.program_id(0) * BLOCK_M, n, tl.num_programs(0) * BLOCK_M):
+            tl.debug_barrier()  # sums of the tile before are written
+            row_lanes = row + tl.arange(0, BLOCK_M)
+            first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+            visible = row_lanes < n
+            q = _load_tile(
+                q_ptr + tl.cast(row, tl.int64) * q_strides[2],
+                q_strides[2],
+                visible,
+                BLOCK_M,
+                D,
+                BLOCK_D,
+                True,
+            )
+            d_out = _load_tile(
+                d_out_ptr + tl.cast(row, tl.int64) * d_out_strides[2],
+                d_out_strides[2],
+                visible,
+                BLOCK_M,
+                E,
+                BLOCK_E,
+                True,
+            )
+            bias_by_offset_at = (
+                bias_by_offset_ptr
+                + tl.cast(batch, tl.int64) * bias_by_offset_strides[0]
+                + tl.cast(head, tl.int64) * bias_by_offset_strides[1]
+                + (m - 1 + tl.minimum(row_lanes, n - 1))
+            )
+            alive = visible
+            d_bias_by_offset_at = d_bias_by_offset_ptr + m - 1 + row
+
+            # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+            low = 0
+            high = keys
+            t0 = low // BLOCK_N
+            t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+            full_low = 0
+            full_high = keys
+            f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+            f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+            # Rows beyond the last one add nothing to sums by distance: they are masked.
+            f1 = tl.where(row + BLOCK_M <= n, f1, f0)
+
+            dq_total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dq_total = _backward_rows_tile(
+                    dq_total, q, d_out, bias_by_offset_at, d_bias_by_offset_at,
+                    d_bias_by_offset_line, alive,
+                    k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                    tile * BLOCK_N, low, high, inverse_m,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            for tile in range(f0, f1):
+                dq_total = _backward_rows_tile(
+                    dq_total, q, d_out, bias_by_offset_at, d_bias_by_offset_at,
+                    d_bias_by_offset_line, alive,
+                    k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                    tile * BLOCK_N, low, high, inverse_m,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+
+            dq = dq_total * d_dot_factor
+            _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_TILES = {
+    ("forward", 2, 64): [
+        (128, 64, 8, 3),
+        (128, 64, 4, 3),
+        (64, 64, 4, 3),
+        (64, 32, 4, 2),
+        (16, 16, 4, 1),
+    ],
+    ("forward", 2, 128): [(128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [
+        (64, 64, 8, 2),
+        (32, 128, 8, 2),
+        (32, 64, 8, 2),
+        (32, 64, 4, 2),
+        (16, 16, 4, 1),
+    ],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 32, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 8, 2)],
+    ("backward_columns", 4, 256): [(16, 16, 8, 2)],
+    ("backward_rows", 2, 64): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 128): [
+        (64, 32, 8, 2),
+        (32, 64, 8, 2),
+        (32, 32, 8, 2),
+        (32, 32, 4, 2),
+        (16, 16, 4, 1),
+    ],
+    ("backward_rows", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
+    ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
+    ("backward_rows", 4, 256): [(16, 16, 8, 2)],
+}
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    q = arguments["q_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(q.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = (
+            0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns
+        ) * q.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+@functools.cache
+def _tuned(kernel, name, element_size, width):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    if triton.knobs.runtime.interpret:
+        configs = [triton.Config({"BLOCK_M": 32, "BLOCK_N": 16})]
+    else:
+        configs = [
+            triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+            for rows, columns, warps, stages in _TILES[name, element_size, width]
+        ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    sums = [
+        name for name in ("d_bias_by_offset_ptr",) if name in kernel.arg_names
+    ]  # each run adds to them
+    prune = {"early_config_prune": _prune}
+    return triton.autotune(configs, key=key, prune_configs_by=prune, reset_to_zero=sums)(kernel)
+
+
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
+def _launch(kernel, name, grid, q, k, v, *arguments):
+    """Run a kernel, specialised by the widths of q and v."""
+    d, e = q.shape[-1], v.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
+        *arguments,
+        GROUP=q.shape[1] // k.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+
+
+_MARGIN = 256  # a tile may end so far beyond the last row or key
+
+
+def _sums_by_offset(batch, heads, n, m, device):
+    """Room for sums by r - c + m - 1, three lines for each program that shares a head's rows.
+
+    Each program adds in its own lines, so that the order of all additions is fixed.
+    """
+    length = n + m + 2 * _MARGIN
+    pairs = max(1, batch * heads)
+    programs = min(triton.cdiv(n, 64), triton.cdiv(1024, pairs), (1 << 26) // (3 * pairs * length))
+    lines = torch.zeros(batch, heads, 3 * max(1, programs), length, device=device)
+    return lines[..., _MARGIN:]
+
+
+def _kernel_numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    m = v.shape[2]
+    inverse_m = 1 / max(m, 1)
+    d_dot_factor = 1 / max(m, 1)
+    return inverse_m, d_dot_factor
+
+
+def _launch_forward(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths):
+    """What `_forward` returns, by the Triton kernel."""
+    q, k, v = _dense(q), _dense(k), _dense(v)
+    bias_by_offset = bias_by_offset.float().contiguous()
+    batch, heads, n, _ = q.shape
+    m = k.shape[2]
+    out = q.new_empty(batch, heads, n, v.shape[-1])
+    inverse_m, d_dot_factor = _kernel_numbers(q, k, v, None, kv_lengths)
+    starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if out.numel():
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch(_forward_kernel, "forward", grid, q, k, v,
+            q, k, v, bias_by_offset, out,
+            starts, lengths,
+            q.stride()[:3], k.stride()[:3], v.stride()[:3],
+            bias_by_offset.expand(batch, -1, -1).stride(),
+            n, m, k_start, inverse_m,
+        )  # fmt: skip
+    return (out,)
+
+
+def _launch_backward(q, k, v, bias_by_offset, out, d_out, q_start, k_start, q_starts, kv_lengths):
+    """What `_backward` returns, by the Triton kernels."""
+    q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
+    bias_by_offset = bias_by_offset.float().contiguous()
+    batch, heads, n, _ = q.shape
+    kv_heads, m, _ = v.shape[1:]
+    dq = q.new_empty(q.shape)
+    dk = k.new_empty(k.shape)
+    dv = v.new_empty(v.shape)
+    d_bias_by_offset = _sums_by_offset(batch, heads, n, m, q.device)
+    inverse_m, d_dot_factor = _kernel_numbers(q, k, v, None, kv_lengths)
+    starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if dv.numel():
+        grid = _grid(m, "BLOCK_N", kv_heads, batch)
+        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+            k, v, q, d_out, bias_by_offset, dk, dv,
+            starts, lengths,
+            k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+            bias_by_offset.expand(batch, -1, -1).stride(),
+            n, m, k_start, d_dot_factor, inverse_m,
+        )  # fmt: skip
+    if dq.numel():
+        grid = (d_bias_by_offset.shape[2] // 3, heads, batch)
+        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+            q, d_out, k, v, bias_by_offset, dq, d_bias_by_offset,
+            starts, lengths,
+            q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
+            bias_by_offset.expand(batch, -1, -1).stride(), d_bias_by_offset.stride()[:3],
+            n, m, k_start, d_dot_factor, inverse_m,
+        )  # fmt: skip
+    d_bias_by_offset = d_bias_by_offset[..., : n + m].sum(2)
+    d_bias_by_offset = d_bias_by_offset.sum_to_size(bias_by_offset.shape)
+    return dq, dk, dv, d_bias_by_offset
+
+
+def _forward_slab(q, k, v, bias_by_offset, numbers, slab, chunks, work, call):
+    """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
+    shape = slab.shape
+    inverse_m, _ = numbers
+    out = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    for chunk in chunks:
+        k_tile = _flat(k[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        dot_qk = _product(q, k_tile, work[0], shape)
+        bias = _by_distance(bias_by_offset, slab, chunk)
+        score = dot_qk.mul_(inverse_m).add_(bias)
+        weight = score.relu_().square_()
+        _hide(weight, chunk, 0.0, call)
+        out.baddbmm_(_pairs(weight, q), v_tile)
+    return (out,)
+
+
+def _backward_slab(
+    q,
+    k,
+    v,
+    bias_by_offset,
+    d_out,
+    dv,
+    dk_total,
+    d_bias_by_offset,
+    numbers,
+    slab,
+    chunks,
+    work,
+    call,
+):
+    """Gradients of one slab: returns those of rows and adds the others to their totals."""
+    shape = slab.shape
+    inverse_m, d_dot_factor = numbers
+    dq_total = q.new_zeros((*q.shape[:2], q.shape[-1]))
+    for chunk in chunks:
+        k_tile = _flat(k[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        dot_qk = _product(q, k_tile, work[0], shape)
+        bias = _by_distance(bias_by_offset, slab, chunk)
+        d_share = _product(d_out, v_tile, work[1], shape)
+        score = dot_qk.mul_(inverse_m).add_(bias)
+        weight = torch.relu(score).square_()
+        _hide(weight, chunk, 0.0, call)
+        dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
+        d_score = d_share.mul_(score.relu_().mul_(2))
+        _hide(d_score, chunk, 0.0, call)
+        dq_total.baddbmm_(_pairs(d_score, q), k_tile)
+        dk_total[:, chunk.keys].baddbmm_(_pairs(d_score, q).mT, q)
+        _add_diagonals(d_bias_by_offset, d_score, slab, chunk)
+    dq = dq_total * d_dot_factor
+    return (dq,)
+
+
+_SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
+
+
+_MOST_KEYS = 1024  # keys of a chunk
+
+
+_MOST_ROWS = 1024
+
+
+class _Slab(NamedTuple):
+    """Rows that are computed together, and the positions of the first and the last of them."""
+
+    entries: slice
+    rows: slice
+    first: int
+    last: int
+    shape: tuple  # batch entries, heads, rows
+    row: int  # the place of the first row
+    keys: int  # how many keys there are
+
+
+class _Chunk(NamedTuple):
+    """Keys that a slab meets at once: their places, the first position, and those all rows see."""
+
+    keys: slice
+    start: int
+    full: tuple
+    rows: tuple
+
+    @property
+    def count(self):
+        return self.keys.stop - self.keys.start
+
+
+def _wide(dtype):
+    """The type of scores and sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _flat(x, dtype):
+    """[batch, heads, ...] -> [batch * heads, ...], a view where strides allow."""
+    return x.flatten(0, 1).to(dtype)
+
+
+def _pairs(x, q):
+    """[batch, heads, rows, ...] -> [batch * kv heads, group * rows, ...], as folded vectors lie."""
+    return x.reshape(*q.shape[:2], x.shape[-1])
+
+
+def _product(rows, keys, work, shape, factor=1):
+    """Scores of folded rows and keys, times a factor, written into the workspace."""
+    size = rows.shape[0] * rows.shape[1] * keys.shape[1]
+    out = work[:size].view(rows.shape[0], rows.shape[1], keys.shape[1])
+    return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
+
+
+@functools.lru_cache(maxsize=8)
+def _unrelated(ahead, rows, keys, device):
+    """The keys hidden from rows of which the first stands `ahead` positions after the first key.
+
+    The pattern depends on distances alone, so slabs share these tiles.
+    """
+    i = torch.arange(ahead, ahead + rows, device=device)[:, None]
+    j = torch.arange(keys, device=device)
+    return _related(i, j, None).logical_not_()
+
+
+def _hide(x, chunk, fill, call):
+    """Write `fill` where row and key are not related; keys that all rows see are passed over."""
+    start, stop = chunk.start, chunk.start + chunk.count
+    first, end = chunk.rows
+    low, high = max(chunk.full[0], start), min(chunk.full[1], stop)
+    for a, b in ((start, low), (high, stop)) if low < high else ((start, stop),):
+        if a < b:
+            hidden = _unrelated(first - a, end - first, b - a, x.device)
+            x[..., a - start : b - start].masked_fill_(hidden, fill)
+    return x
+
+
+def _groups(batch, m, q_start, q_starts, kv_lengths, most):
+    """Up to `most` batch entries that are alike, where their first row stands, how many keys."""
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    together = most if len(set(starts)) <= 1 and len(set(lengths)) <= 1 else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        yield entries, q_start + starts[entry], lengths[entry]
+
+
+def _chunks(first, last, k_start, length, call):
+    """The keys that rows first … last touch, cut into chunks; no key comes twice."""
+    chunks = []
+    done = 0
+    for (start, stop), full in _segments(first, last, call):
+        start, stop = max(start - k_start, done), min(stop - k_start, length)
+        for key in range(start, stop, _MOST_KEYS):
+            keys = slice(key, min(key + _MOST_KEYS, stop))
+            chunks.append(_Chunk(keys, key + k_start, full, (first, last + 1)))
+        if start < stop:  # an empty interval says nothing about those that follow
+            done = stop
+    return chunks
+
+
+def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
+    batch, heads, n, _ = q.shape
+    most = max(1, _SCORES // (heads * _SMALLEST))
+    for entries, start, length in _groups(batch, v.shape[2], q_start, q_starts, kv_lengths, most):
+        row = 0
+        while row < n:
+            rows = _MOST_ROWS
+            while True:
+                end = min(row + rows, n)
+                first, last = start + row, start + end - 1
+                chunks = _chunks(first, last, k_start, length, call)
+                widest = max((chunk.count for chunk in chunks), default=0)
+                scores = (entries.stop - entries.start) * heads * (end - row) * widest
+                if scores <= _SCORES or rows <= _LEAST_ROWS:
+                    break
+                rows //= 2
+            shape = (entries.stop - entries.start, heads, end - row)
+            yield _Slab(entries, slice(row, end), first, last, shape, row, v.shape[2]), chunks
+            row = end
+
+
+_LEAST_ROWS = 16
+
+
+_SMALLEST = 64 * 128  # scores of a head in the smallest slab worth its overhead
+
+
+def _workspace(slab, chunks, q, count, work):
+    """Memory for the scores of a slab, taken again while it is large enough."""
+    size = max((chunk.count for chunk in chunks), default=0)
+    for length in slab.shape:
+        size *= length
+    if work is None or work.shape[1] < size:
+        work = q.new_empty(count, size, dtype=_wide(q.dtype))
+    return work
+
+
+def _fold(x, slab, kv_heads):
+    """[batch, heads, n, c] -> a slab's [batch * kv heads, group * rows, c] in the type of sums."""
+    x = x[slab.entries, :, slab.rows].to(_wide(x.dtype))
+    return x.reshape(x.shape[0] * kv_heads, -1, x.shape[-1])
+
+
+def _own(x, slab):
+    """What belongs to the slab's batch entries, where entries differ."""
+    return x[slab.entries] if x.shape[0] > 1 else x
+
+
+def _entries_of(numbers, slab):
+    """The numbers of the slab's batch entries."""
+    return tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _store(outs, slab, results):
+    """Write what a slab gives."""
+    for out, result in zip(outs, results, strict=True):
+        target = out[slab.entries, :, slab.rows]
+        target.copy_(result.reshape(target.shape))
+
+
+def _forward(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths):
+    """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
+    wide = _wide(q.dtype)
+    outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+    outs += [q.new_empty(q.shape[:3], dtype=wide) for _ in range(0)]
+    numbers = _numbers(q, k, v, None, kv_lengths)
+
+    def run(q, k, v, bias_by_offset, numbers, call, store):
+        work, kv_heads = None, v.shape[1]
+        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+            work = _workspace(slab, chunks, q, 2, work)
+            results = _forward_slab(
+                _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
+                _own(bias_by_offset, slab), _entries_of(numbers, slab), slab, chunks, work,
+                call,
+            )  # fmt: skip
+            store(slab, results)
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(q, k, v, bias_by_offset, numbers, call, functools.partial(_store, outs))
+    return tuple(outs)
+
+
+def _backward(q, k, v, bias_by_offset, out, d_out, q_start, k_start, q_starts, kv_lengths):
+    """The gradients of q, k, v and bias_by_offset."""
+    wide = _wide(q.dtype)
+    dq = q.new_empty(q.shape)
+    dk = k.new_zeros(k.shape, dtype=wide)
+    dv = v.new_zeros(v.shape, dtype=wide)
+    d_bias_by_offset = bias_by_offset.new_zeros(bias_by_offset.shape, dtype=wide)
+    numbers = _numbers(q, k, v, None, kv_lengths)
+
+    def run(q, k, v, bias_by_offset, d_out, dk, dv, d_bias_by_offset, numbers, call, store):
+        work, kv_heads = None, v.shape[1]
+        for slab, chunks in _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+            work = _workspace(slab, chunks, q, 2, work)
+            d_rows = _fold(d_out, slab, kv_heads)
+            results = _backward_slab(
+                _fold(q, slab, kv_heads), k[slab.entries], v[slab.entries],
+                _own(bias_by_offset, slab), d_rows, dv[slab.entries].flatten(0, 1),
+                dk[slab.entries].flatten(0, 1), _own(d_bias_by_offset, slab),
+                _entries_of(numbers, slab), slab, chunks, work, call,
+            )  # fmt: skip
+            store(slab, results)
+
+    grads = (dq,)
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(
+            q, k, v, bias_by_offset, d_out, dk, dv, d_bias_by_offset, numbers, call,
+            functools.partial(_store, grads),
+        )  # fmt: skip
+        dk.mul_(numbers[1])
+    return dq, dk.to(k.dtype), dv.to(v.dtype), d_bias_by_offset
+
+
+_BLOCK = 128  # rows of a block
+
+
+def _scores(rows, keys):
+    """[batch, heads, blocks, rows, d] and [batch, heads, blocks, keys, d] -> scores."""
+    return torch.bmm(rows.flatten(0, 2), keys.flatten(0, 2).mT).view(*rows.shape[:4], keys.shape[3])
+
+
+def _sum(weight, values):
+    """Weights of pairs and [batch, heads, blocks, keys, e] -> [batch, heads, blocks, rows, e]."""
+    return torch.bmm(weight.flatten(0, 2), values.flatten(0, 2)).view(
+        *weight.shape[:4], values.shape[4]
+    )
+
+
+def _lifted(numbers):
+    """Numbers of heads with an axis for blocks."""
+    return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _call_of(q, v):
+    heads = torch.arange(q.shape[1], device=q.device)[:, None, None, None]
+    return _Call(q.shape[2], v.shape[2], q.shape[1], heads)
+
+
+def _weights_of(q, k, bias_by_offset, i, j, hidden, numbers, call):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    inverse_m, _ = numbers
+    dot_qk = _scores(q, k)
+    score = dot_qk * inverse_m + bias_by_offset
+    weight = torch.relu(score) ** 2
+    kept = weight.masked_fill(hidden, 0.0)
+    return kept, None, ()
+
+
+def _batched(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths):
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
+    batch, heads, n, _ = q.shape
+    kv_heads, m = v.shape[1:3]
+    dtype, wide, device = q.dtype, _wide(q.dtype), q.device
+    numbers = _lifted(_numbers(q, k, v, None, kv_lengths))
+    call = _call_of(q, v)
+    # Blocks enough for any n, so that n stays a free size when exported; lanes past n are dropped.
+    blocks = n // _BLOCK + 2
+    lane = torch.arange(_BLOCK, device=device)
+    row = _BLOCK * torch.arange(blocks, device=device)[:, None] + lane  # [blocks, rows]
+
+    first = q_start + row[None, :, 0]  # [batch or 1, blocks]
+    if q_starts is not None:
+        first = first + q_starts[:, None]
+    i = first[..., None] + lane
+    j = k_start + torch.arange(m, device=device)[None, None]
+    place = j - k_start
+    length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None]
+    seen = (place >= 0) & (place < length)  # [batch or 1, blocks, keys]
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def blocked(x):  # [batch, heads, n, c] -> [batch, heads, blocks, rows, c]
+        return x.to(wide)[:, :, row.clamp(max=n - 1)]
+
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, blocks, keys, c]
+        x = x.to(wide)[:, kv_head, None].masked_fill(~seen[:, None, :, :, None], 0)
+        return x.expand(-1, -1, blocks, -1, -1)
+
+    i, j = i[:, None, :, :, None], j[:, None, :, None, :]
+    hidden = ~(_related(i, j, call) & seen[:, None, :, None, :])
+    weight, norm, numbers_of_rows = _weights_of(
+        blocked(q),
+        windows(k),
+        _at_distances(bias_by_offset, row[None], place, m),
+        i,
+        j,
+        hidden,
+        numbers,
+        call,
+    )
+    out = _sum(weight, windows(v))
+    if norm is not None:
+        out = out * _reciprocal(norm)
+
+    def joined(x):  # [batch, heads, blocks, rows, c] -> [batch, heads, n, c]
+        return x.flatten(2, 3).index_select(2, torch.arange(n, device=device))
+
+    rest = (x.expand(batch, heads, blocks, _BLOCK, 1) for x in numbers_of_rows)
+    return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
+
+
+def _operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
+    """What the passes read: what each token and each distance determines alone."""
+    heads = q.shape[1]
+    n = q.shape[2]
+    m = k.shape[2]
+    dtype = q.dtype
+    wide = _wide(dtype)
+    device = q.device
+    distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)
+    bias_at = _where(0 > distance, 16.0, 0.0, q) + _where(
+        (0 - distance).abs() < 8,
+        (0 - distance).abs(),
+        _minimum(
+            15,
+            8
+            + torch.floor(
+                torch.log((_maximum((0 - distance).abs(), 8)).to(wide) / 8) / 2.772588722239781 * 8
+            ),
+        ),
+        q,
+    )
+    _within(
+        bias_at,
+        bias.shape[0],
+        "bias",
+        "(j - i > 0 ? 16 : 0) + (abs(j - i) < 8 ? abs(j - i) : min(15, 8 + floor(log(max(abs(j - i), 8) / 8) / 2.772588722239781 * 8)))",
+        0,
+        distance,
+        -_FAR,
+        _FAR,
+    )
+    bias_entry = _looked_up(bias.to(wide), bias_at)
+    bias_by_offset = _numbers_of(bias_entry, -1, heads, -1, wide, device)
+    return q, k, v, bias_by_offset
+
+
+def _minimum(a, b):
+    """The smaller of two tensors or numbers."""
+    if isinstance(a, Tensor):
+        return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
+    return b.clamp(max=a) if isinstance(b, Tensor) else min(a, b)
+
+
+def _maximum(a, b):
+    """The larger of two tensors or numbers."""
+    if isinstance(a, Tensor):
+        return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
+    return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
+
+
+def _where(condition, a, b, q=None):
+    """torch.where, also for conditions that are the same for all and for two plain numbers."""
+    if not isinstance(condition, Tensor):
+        chosen, other = (a, b) if condition else (b, a)
+        spread = isinstance(other, Tensor) and not isinstance(chosen, Tensor)
+        return torch.full_like(other, chosen) if spread else chosen
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        dtype = torch.float64 if q is None else _wide(q.dtype)
+        a = torch.tensor(a, dtype=dtype, device=condition.device)
+    return torch.where(condition, a, b)
+
+
+def _reciprocal(x):
+    """1 / x, and 0 where x is 0: a row without weights gives 0."""
+    if not isinstance(x, Tensor):
+        return 1.0 / x if x else 0.0
+    return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
+
+
+def _expect_data(name, x, sizes, axes, kind, q):
+    """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(not x.is_nested, name, "nested", "a dense tensor")
+    _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+    _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
+    _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    if kind == "whole numbers":
+        _expect(not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, kind)
+    elif kind == "truth values":
+        _expect(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "vectors":
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+    else:
+        either = torch.float32 if q.dtype == torch.float32 else f"torch.float32 or {q.dtype}, as q"
+        _expect(x.dtype in (q.dtype, torch.float32), name, x.dtype, either)
+
+
+def _positions(count, start, starts, device):
+    """Positions of tokens, [batch or 1, 1, tokens, 1]."""
+    at = torch.arange(count, device=device)[:, None] + start
+    return at[None, None] if starts is None else at + starts[:, None, None, None]
+
+
+def _numbers_of(x, batch, heads, length, wide, device):
+    """Numbers of tokens or distances with every axis, [batch, heads, tokens]."""
+    return torch.as_tensor(x, device=device).to(wide).expand(batch, heads, length, 1)[..., 0]
+
+
+def _looked_up(table, *at):
+    """Entries of a table at indices [batch, heads, tokens, 1]: of numbers, vectors or matrices."""
+    flat = torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=table.device)
+    for index, size in zip(at, table.shape, strict=False):
+        index = torch.as_tensor(index, device=table.device).long().clamp(0, size - 1)
+        flat = flat * size + index
+    entries = table.flatten(0, len(at) - 1)
+    shape = entries.shape[1:] or (1,)
+    entries, flat = entries.flatten(1) if entries.dim() > 1 else entries[:, None], flat[..., 0]
+    if not table.is_floating_point():
+        return entries[flat].unflatten(-1, shape)
+    return nn.functional.embedding(flat, entries).unflatten(-1, shape)
+
+
+def _at_hand(x):
+    """Whether numbers can be looked at: not while compilers trace, nor those of vmap."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return False
+        x = torch._C._functorch.get_unwrapped(x)
+    return True
+
+
+def _within(index, size, name, text, axis, distance=None, low=0, high=0):
+    """Refuse an index outside its axis; of distances, those low … high are met."""
+    if not isinstance(index, Tensor) or index.numel() == 0 or not _at_hand(index):
+        return
+    if distance is not None:  # the last one is never met
+        met = (distance >= low) & (distance <= high)
+        index = torch.where(met, index, 0)[..., :-1, :]
+    _expect_within(index, size, name, text, axis)
+
+
+def _expect_within(index, size, name, text, axis):
+    if index.numel() == 0:
+        return
+    if not index.device.type == "cpu":
+        torch._assert_async(((index >= 0) & (index < size)).all())
+        return
+    low, high = int(index.min()), int(index.max())
+    expected = f"0 … {size - 1}, the entries along axis {axis}"
+    _expect(0 <= low and high < size, f"index `{text}` of {name}", f"{low} … {high}", expected)
+
+
+def _by_distance(x, slab, chunk, work=None):
+    """Numbers of distances [batch, heads, n + m] for every pair of a slab and a chunk.
+
+    In a workspace they have all axes; else those that they are the same for may be 1.
+    """
+    rows = slab.last - slab.first + 1
+    first = slab.row - chunk.keys.stop + slab.keys  # of the first row and the last key
+    met = x[..., first : first + rows + chunk.count - 1].flip(-1).unfold(-1, chunk.count, 1)
+    last_row_first = torch.arange(rows - 1, -1, -1, device=x.device)
+    if work is None:
+        return met.index_select(-2, last_row_first)
+    shape = (*slab.shape, chunk.count)
+    out = work[: math.prod(shape)].view(shape)
+    return torch.index_select(met.expand(shape), -2, last_row_first, out=out)
+
+
+def _add_diagonals(total, x, slab, chunk):
+    """Add up pairs [batch, heads, rows, keys] of a slab and a chunk along their distances."""
+    batch, heads, rows, keys = x.shape
+    count = rows + keys - 1
+    if rows > 1 and x.stride(2) != count:
+        x = _tilted(x.shape[:3], keys, x).copy_(x)
+    strides = (*x.stride()[:2], count + 1, 1)
+    sums = x.as_strided((batch, heads, rows, count), strides, x.storage_offset() - rows + 1).sum(2)
+    if total.shape[0] < batch:
+        sums = sums.sum(0, keepdim=True)
+    first = slab.row - chunk.keys.stop + slab.keys
+    total[..., first : first + count].add_(sums.flip(-1))
+
+
+def _tilted(shape, keys, like):
+    """Room for a tile of pairs of which sums along diagonals are wanted.
+
+    Between rows there are zeros, as many as there are rows less one: in rows of one more number
+    than there are diagonals, a diagonal is a column.
+    """
+    batch, heads, rows = shape
+    count = rows + keys - 1
+    room = like.new_empty(batch, heads, (rows + 1) * count)
+    strides = (*room.stride()[:2], count, 1)
+    room.as_strided((batch, heads, rows + 1, rows - 1), strides).zero_()
+    return room.as_strided((batch, heads, rows, keys), strides, rows - 1)
+
+
+def _at_distances(x, row, place, m):
+    """Numbers of distances [batch, heads, n + m] for rows and keys [batch, blocks, …]."""
+    at = (row[..., None] - place[..., None, :] + m - 1).clamp(0, x.shape[2] - 1)[:, None]
+    entry = torch.arange(x.shape[0], device=x.device)[:, None, None, None, None]
+    head = torch.arange(x.shape[1], device=x.device)[:, None, None, None]
+    return x[entry, head, at]
+
+
+def _run(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths, form):
+    run = _launch_forward if form == "triton" else _forward
+    return run(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths)
+
+
+def _run_backward(*args):
+    *args, form = args
+    run = _launch_backward if form == "triton" else _backward
+    return run(*args)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths, form):
+        return _run(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths, form)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        q, k, v, bias_by_offset, *ctx.numbers, q_starts, kv_lengths, ctx.form = inputs
+        # Backward reads no out; what arrives for it stands in its place.
+        ctx.save_for_backward(q, k, v, bias_by_offset, *output[1:], q_starts, kv_lengths)
+
+    @staticmethod
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        grads = _Gradient.apply(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 3)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _each_vmap(_Attention, info, in_dims, args)
+
+
+class _Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_batched`."""
+
+    @staticmethod
+    def forward(*args):
+        return _run_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *saved, ctx.form = inputs
+        ctx.numbers = saved[-4:-2]
+        gradients = saved[-5:-4]
+        ctx.save_for_backward(*saved[:4], *gradients, *saved[-2:])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        q, k, v, bias_by_offset, *gradients, q_starts, kv_lengths = ctx.saved_tensors
+
+        def differentiable(q, k, v, bias_by_offset):
+            outs = _batched(q, k, v, bias_by_offset, *ctx.numbers, q_starts, kv_lengths)
+            return (outs[0],)
+
+        def gradient(q, k, v, bias_by_offset, *gradients):
+            return torch.func.vjp(differentiable, q, k, v, bias_by_offset)[1](gradients)
+
+        inputs = q, k, v, bias_by_offset, *gradients
+        dq, dk, dv, d_bias_by_offset, *d_gradients = torch.func.vjp(gradient, *inputs)[1](grads)
+        return dq, dk, dv, d_bias_by_offset, *(None,) * 1, *d_gradients, *(None,) * 5
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _each_vmap(_Gradient, info, in_dims, args)
+
+
+def _each_vmap(function, info, in_dims, args):
+    """One call for each entry of the mapped axis: what has no batch axis cannot take it up."""
+
+    def own(x, axis, at):
+        return x if axis is None else x.select(axis, at)
+
+    calls = [
+        function.apply(*(own(x, axis, at) for x, axis in zip(args, in_dims, strict=True)))
+        for at in range(info.batch_size)
+    ]
+    outs = tuple(torch.stack(each) for each in zip(*calls, strict=True))
+    return outs, (0,) * len(outs)
+
+
+# Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
+_OPERATOR = "squared_relu_of_mean_1e453ac0"
+
+
+_library = torch.library.Library("attncc", "FRAGMENT")
+
+
+def _register():
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"{places}, str form"
+    inputs = "Tensor q, Tensor k, Tensor v, Tensor bias_by_offset"
+    _library.define(f"{_OPERATOR}({inputs}, {numbers}) -> Tensor")
+    statistics = ""
+    saved = f"Tensor out, {statistics}Tensor d_out"
+    gradients = "(Tensor, Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
+    _library.impl(_OPERATOR, lambda *args: _run(*args)[0], "CompositeExplicitAutograd")
+    _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}", lib=_library)
+    def _(q, k, v, bias_by_offset, *numbers):
+        out = q.new_empty(*q.shape[:3], v.shape[-1])
+        return out
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}_backward", lib=_library)
+    def _(q, k, v, bias_by_offset, *rest):
+        return (
+            q.new_empty(q.shape),
+            k.new_empty(k.shape),
+            v.new_empty(v.shape),
+            bias_by_offset.new_empty(bias_by_offset.shape),
+        )
+
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
+        grads = run(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 3)
+
+    def setup_context(ctx, inputs, output):
+        _Attention.setup_context(ctx, inputs, (output,))
+
+    torch.library.register_autograd(
+        f"attncc::{_OPERATOR}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+if not hasattr(torch.ops.attncc, _OPERATOR):  # a copy of this file may have been loaded already
+    _register()
+
+
+def _expect(holds, name, found, expected):
+    if not holds:
+        raise ValueError(f"squared_relu_of_mean: {name} is {found}, expected {expected}")
+
+
+def _check(q, k, v, bias, kv_lengths, q_start, k_start):
+    """Refuse what the kernels would misread, with the argument's name."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+        _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+        _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+        _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    batch, heads, _, width = q.shape
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    _expect(
+        k.shape[0] == batch and v.shape[0] == batch, "the batch", shapes, "one size in q, k and v"
+    )
+    _expect(heads > 0 and k.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % k.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of k's")
+    _expect(
+        v.shape[1:3] == k.shape[1:3],
+        "v",
+        list(v.shape),
+        f"the heads and length of k {list(k.shape)}",
+    )
+    _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
+    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect_data("bias", bias, (32,), "[32]", "numbers", q)
+    for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
+        if isinstance(x, Tensor):
+            _expect(
+                x.shape == (batch,),
+                name,
+                list(x.shape),
+                f"one number for each of {batch} batch entries",
+            )
+            _expect(
+                not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
+            )
+            _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _expect_number(name, x, least):
+    """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
+    traced = isinstance(x, torch.SymInt)
+    if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
+        expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
+        raise ValueError(f"squared_relu_of_mean: {name} is {x!r}, expected {expected}")
+
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _form(form, q):
+    """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
+    _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
+    if form is None:
+        return (
+            "triton" if triton is not None and q.is_cuda and q.dtype != torch.float64 else "torch"
+        )
+    if form == "triton":
+        _expect(triton is not None, "form", "'triton'", "triton to be installed")
+        _expect(
+            q.dtype != torch.float64,
+            "q",
+            q.dtype,
+            "float32, bfloat16 or float16 for the Triton form",
+        )
+        running = q.is_cuda or triton.knobs.runtime.interpret
+        _expect(running, "q", f"on {q.device}", "a GPU for the Triton form, or TRITON_INTERPRET=1")
+    return form
+
+
+def _prepared(q, k, v, bias, kv_lengths, q_start, k_start):
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("q", q), ("k", k), ("v", v), ("bias", bias)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    device = q.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
+    _check(q, k, v, bias, kv_lengths, q_start, k_start)
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k.shape[2] - q.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    return q, k, v, bias, q_start, k_start, q_starts, kv_lengths
+
+
+def _is_shape_only(x):
+    """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
+    return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+def _squared_relu_of_mean(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor,
+    *,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    form: str | None = None,
+):
+    """Squared relu of dot products over n plus a learned bias by distance.
+
+    Args:
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; e up to 256.
+        bias: [32], a parameter; float32 or as q.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+
+    Returns:
+        [batch, heads, n, e]; rows without keys are 0.
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
+    prepared = _prepared(q, k, v, bias, kv_lengths, q_start, k_start)
+    prepared = *_operands(*prepared), *prepared[4:]
+    form = _form(form, prepared[0])
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+        outs = _Attention.apply(*prepared, form)
+    else:
+        outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form)
+        outs = (outs,)
+    return outs[0]
+
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"flash_quad: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _angles(x, base, start, closed):
+    """Cosines and sines of the tokens' positions, [n, width / 2], in 32 bits or more."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    half = x.shape[-1] // 2
+    rates = torch.arange(half, device=x.device, dtype=wide) / (max(half - 1, 1) if closed else half)
+    positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=wide)
+    angles = positions[:, None] * base**-rates
+    return angles.cos(), angles.sin()
+
+
+def _rotated(x, base, start, closed=False):
+    """Features t and t + width / 2 turned by the token's position."""
+    cos, sin = _angles(x, base, start, closed)
+    a, b = x.to(cos.dtype).chunk(2, -1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)
+
+
+def _sinusoids(x, base, start, closed):
+    """Sines and cosines of the tokens' positions, [n, width]."""
+    cos, sin = _angles(x, base, start, closed)
+    return torch.cat((sin, cos), -1).to(x.dtype)
+
+
+class FlashQuad(nn.Module):
+    """Two gated attention units behind a scaled sinusoidal embedding of positions (FLASH-Quad,
+    arXiv 2202.10447, appendix).
+
+    Args:
+        dim: a whole number.
+        s: 128 by default.
+        width: 2 * dim by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        s: int = 128,
+        width: int | None = None,
+        form: str | None = None,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        width = 2 * dim if width is None else width
+        _demand(dim % 2 == 0, "dim", dim, "a multiple of 2")
+        _demand(s % 2 == 0, "s", s, "a multiple of 2")
+        self.dim = dim
+        self.s = s
+        self.width = width
+        self.form = form
+        self.scale_of_positions = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+        self.gated_attention_unit_squared_norm_gain = nn.Parameter(
+            torch.empty(dim, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_norm_bias = nn.Parameter(
+            torch.empty(dim, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_Wu = nn.Parameter(
+            torch.empty(dim, width, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_bu = nn.Parameter(
+            torch.empty(width, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_Wv = nn.Parameter(
+            torch.empty(dim, width, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_bv = nn.Parameter(
+            torch.empty(width, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_Wz = nn.Parameter(
+            torch.empty(dim, s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_bz = nn.Parameter(
+            torch.empty(s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_Wo = nn.Parameter(
+            torch.empty(width, dim, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_bo = nn.Parameter(
+            torch.empty(dim, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_gq = nn.Parameter(
+            torch.empty(s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_bq = nn.Parameter(
+            torch.empty(s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_gk = nn.Parameter(
+            torch.empty(s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_bk = nn.Parameter(
+            torch.empty(s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_norm_gain = nn.Parameter(
+            torch.empty(dim, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_norm_bias = nn.Parameter(
+            torch.empty(dim, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_Wu = nn.Parameter(
+            torch.empty(dim, width, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_bu = nn.Parameter(
+            torch.empty(width, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_Wv = nn.Parameter(
+            torch.empty(dim, width, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_bv = nn.Parameter(
+            torch.empty(width, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_Wz = nn.Parameter(
+            torch.empty(dim, s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_bz = nn.Parameter(
+            torch.empty(s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_Wo = nn.Parameter(
+            torch.empty(width, dim, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_bo = nn.Parameter(
+            torch.empty(dim, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_gq = nn.Parameter(
+            torch.empty(s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_bq = nn.Parameter(
+            torch.empty(s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_gk = nn.Parameter(
+            torch.empty(s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_bk = nn.Parameter(
+            torch.empty(s, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_bias = nn.Parameter(
+            torch.empty(32, device=device, dtype=dtype)
+        )
+        self.gated_attention_unit_squared_2_bias = nn.Parameter(
+            torch.empty(32, device=device, dtype=dtype)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        for tensor in (
+            self.scale_of_positions,
+            self.gated_attention_unit_squared_norm_gain,
+            self.gated_attention_unit_squared_2_norm_gain,
+        ):
+            nn.init.ones_(tensor)
+        for tensor in (
+            self.gated_attention_unit_squared_norm_bias,
+            self.gated_attention_unit_squared_bu,
+            self.gated_attention_unit_squared_bv,
+            self.gated_attention_unit_squared_bz,
+            self.gated_attention_unit_squared_bo,
+            self.gated_attention_unit_squared_bq,
+            self.gated_attention_unit_squared_bk,
+            self.gated_attention_unit_squared_2_norm_bias,
+            self.gated_attention_unit_squared_2_bu,
+            self.gated_attention_unit_squared_2_bv,
+            self.gated_attention_unit_squared_2_bz,
+            self.gated_attention_unit_squared_2_bo,
+            self.gated_attention_unit_squared_2_bq,
+            self.gated_attention_unit_squared_2_bk,
+            self.gated_attention_unit_squared_bias,
+            self.gated_attention_unit_squared_2_bias,
+        ):
+            nn.init.zeros_(tensor)
+        for tensor in (
+            self.gated_attention_unit_squared_Wu,
+            self.gated_attention_unit_squared_Wv,
+            self.gated_attention_unit_squared_Wz,
+            self.gated_attention_unit_squared_Wo,
+            self.gated_attention_unit_squared_2_Wu,
+            self.gated_attention_unit_squared_2_Wv,
+            self.gated_attention_unit_squared_2_Wz,
+            self.gated_attention_unit_squared_2_Wo,
+        ):
+            _uniform(tensor, tensor.shape[-2] ** -0.5)
+        for tensor in (
+            self.gated_attention_unit_squared_gq,
+            self.gated_attention_unit_squared_gk,
+            self.gated_attention_unit_squared_2_gq,
+            self.gated_attention_unit_squared_2_gk,
+        ):
+            nn.init.normal_(tensor, std=0.02)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None):
+        """The layer's output, [batch, n, dim].
+
+        Args:
+            x: [batch, n, dim].
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        squared_relu_of_mean = functools.partial(
+            _squared_relu_of_mean, kv_lengths=lengths, form=self.form
+        )
+        squared_relu_of_mean_2 = functools.partial(
+            _squared_relu_of_mean, kv_lengths=lengths, form=self.form
+        )
+        start = 0
+        gated_attention_unit_squared_x = x + self.scale_of_positions * _sinusoids(
+            x, 10000.0, start, False
+        )
+        gated_attention_unit_squared_y = functional.layer_norm(
+            gated_attention_unit_squared_x,
+            (self.dim,),
+            self.gated_attention_unit_squared_norm_gain,
+            self.gated_attention_unit_squared_norm_bias,
+            eps=1e-05,
+        )
+        gated_attention_unit_squared_z = functional.silu(
+            gated_attention_unit_squared_y @ self.gated_attention_unit_squared_Wz
+            + self.gated_attention_unit_squared_bz
+        )
+        gated_attention_unit_squared_mixed = squared_relu_of_mean(
+            _rotated(
+                gated_attention_unit_squared_z * self.gated_attention_unit_squared_gq
+                + self.gated_attention_unit_squared_bq,
+                10000.0,
+                start,
+            ).unsqueeze(-3),
+            _rotated(
+                gated_attention_unit_squared_z * self.gated_attention_unit_squared_gk
+                + self.gated_attention_unit_squared_bk,
+                10000.0,
+                start,
+            ).unsqueeze(-3),
+            functional.silu(
+                gated_attention_unit_squared_y @ self.gated_attention_unit_squared_Wv
+                + self.gated_attention_unit_squared_bv
+            ).unsqueeze(-3),
+            self.gated_attention_unit_squared_bias,
+        ).squeeze(-3)
+        gated_attention_unit_squared_out = (
+            (
+                functional.silu(
+                    gated_attention_unit_squared_y @ self.gated_attention_unit_squared_Wu
+                    + self.gated_attention_unit_squared_bu
+                )
+                * gated_attention_unit_squared_mixed
+            )
+            @ self.gated_attention_unit_squared_Wo
+            + self.gated_attention_unit_squared_bo
+            + gated_attention_unit_squared_x
+        )
+        y = gated_attention_unit_squared_out
+        gated_attention_unit_squared_2_y = functional.layer_norm(
+            y,
+            (self.dim,),
+            self.gated_attention_unit_squared_2_norm_gain,
+            self.gated_attention_unit_squared_2_norm_bias,
+            eps=1e-05,
+        )
+        gated_attention_unit_squared_2_z = functional.silu(
+            gated_attention_unit_squared_2_y @ self.gated_attention_unit_squared_2_Wz
+            + self.gated_attention_unit_squared_2_bz
+        )
+        gated_attention_unit_squared_2_mixed = squared_relu_of_mean_2(
+            _rotated(
+                gated_attention_unit_squared_2_z * self.gated_attention_unit_squared_2_gq
+                + self.gated_attention_unit_squared_2_bq,
+                10000.0,
+                start,
+            ).unsqueeze(-3),
+            _rotated(
+                gated_attention_unit_squared_2_z * self.gated_attention_unit_squared_2_gk
+                + self.gated_attention_unit_squared_2_bk,
+                10000.0,
+                start,
+            ).unsqueeze(-3),
+            functional.silu(
+                gated_attention_unit_squared_2_y @ self.gated_attention_unit_squared_2_Wv
+                + self.gated_attention_unit_squared_2_bv
+            ).unsqueeze(-3),
+            self.gated_attention_unit_squared_2_bias,
+        ).squeeze(-3)
+        gated_attention_unit_squared_2_out = (
+            (
+                functional.silu(
+                    gated_attention_unit_squared_2_y @ self.gated_attention_unit_squared_2_Wu
+                    + self.gated_attention_unit_squared_2_bu
+                )
+                * gated_attention_unit_squared_2_mixed
+            )
+            @ self.gated_attention_unit_squared_2_Wo
+            + self.gated_attention_unit_squared_2_bo
+            + y
+        )
+        return gated_attention_unit_squared_2_out
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, s={self.s}, width={self.width}"

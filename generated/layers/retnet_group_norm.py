@@ -1,0 +1,3316 @@
+# retnet_group_norm: made by attncc 0.1.0 from retnet_group_norm.attn (sha256 2110de3edf6a5f2c). Do not edit.
+# Rebuild: attncc build retnet_group_norm.attn
+#
+#     use "../retention.attn"
+#
+#     # Multi-scale retention with a group norm, a group for each head, with gain and bias (RetNet, arXiv 2307.08621, eq. 8).
+#     layer retnet_group_norm(dim, h = 8) {
+#       input x[n, dim]
+#       param Wq[dim, dim], Wk[dim, dim], Wv[dim, dim], Wg[dim, dim], Wo[dim, dim]
+#       param gain[dim] = 1, bias[dim] = 0
+#       q = rope_pairs(heads(x @ Wq, h), closed = 1)
+#       k = rope_pairs(heads(x @ Wk, h), closed = 1)
+#       y = layer_norm(attend retention(q, k, heads(x @ Wv, h)))
+#       out = (silu(x @ Wg) * (merge(y) * gain + bias)) @ Wo
+#     }
+#
+# From retention.attn:
+#
+#     # Retention: weights decay with the distance, slower from head to head (RetNet, arXiv 2307.08621, section 2.1).
+#     attention retention {
+#       pattern = causal
+#       weight = (1 - 2 ^ (-5 - h)) ^ (i - j) * scale * dot(q, k)
+#       normalize = none
+#     }
+#
+# Plan of `retention`: a tile of rows first … last visits keys up to last; without a mask: keys up
+# to first.
+# Cost of `retention`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is
+# stored.
+# Decoder of `retention`: keeps sums over the keys that all later queries see, and the other keys
+# so far.
+
+import bisect
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the kernels need triton; everything else works without
+    triton = None
+
+# --- the core `retention` -------------------------------------------------------------------------
+# How the kernels follow from the spec:
+# - drop-division: x / 1 = x.
+# - restrict-range: a sum over all keys is the sum over those that some row of the tile is related
+#   to: the rest adds 0.
+# - drop-mask: where every row of the tile is related to every key, `related` is true and no mask
+#   is needed.
+# - separate: a weight that is a sum of products of a number of the query and one of the key is a
+#   product of vectors.
+# - reassociate: sum_j (f_i . g_j) v_j = f_i . (sum_j g_j v_j): keys that all rows of a tile see
+#   are summed once for them.
+
+_FAR = 1 << 62  # beyond every position
+
+
+class _Call(NamedTuple):
+    """Lengths and heads of one call, for patterns that read them."""
+
+    n: int
+    m: int
+    heads: int
+    head: int | Tensor
+
+
+def _segments(first, last, call):
+    """Intervals of positions that rows first … last touch, each with the part all of them see."""
+    return (((-_FAR, last + 1), (-_FAR, first + 1)),)
+
+
+def _related(i, j, call):
+    """The pattern: j <= i"""
+    return j <= i
+
+
+def _numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    heads = q.shape[1]
+    h = torch.arange(heads, dtype=torch.float64, device=q.device)[:, None, None]
+    weight_constant = 1 - 2 ** (-5 - h)
+    factor_1 = scale
+    decay_1 = torch.log(1 - 2 ** (-5 - h))
+    return _table(weight_constant, q), scale, factor_1, _table(decay_1, q)
+
+
+if triton is not None:
+    # Triton's interpreter multiplies the bit patterns of bfloat16 tiles as if they were integers.
+    _WIDEN = tl.constexpr(triton.knobs.runtime.interpret)
+
+    @triton.jit
+    def _dot(a, b, acc, PRECISION: tl.constexpr):
+        """a @ b + acc in float32; `acc` may be None."""
+        if _WIDEN:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+    @triton.jit
+    def _load_tile(start, stride, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] values of consecutive vectors; what is not visible reads as 0."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * stride + dims[None, :]
+        if MASKED and WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=visible[:, None] & (dims[None, :] < WIDTH), other=0.0)
+        elif MASKED:
+            tile = tl.load(pointers, mask=visible[:, None], other=0.0)
+        elif WIDTH < BLOCK:
+            tile = tl.load(pointers, mask=dims[None, :] < WIDTH, other=0.0)
+        else:
+            tile = tl.load(pointers)
+        return tile
+
+    @triton.jit
+    def _store_tile(start, visible, tile, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                    BLOCK: tl.constexpr):  # fmt: skip
+        """Write the visible vectors of a [LANES, BLOCK] tile one after the other."""
+        lanes = tl.arange(0, LANES)
+        dims = tl.arange(0, BLOCK)
+        pointers = start + lanes[:, None] * WIDTH + dims[None, :]
+        tl.store(
+            pointers,
+            tile.to(start.dtype.element_ty),
+            mask=visible[:, None] & (dims[None, :] < WIDTH),
+        )
+
+    @triton.jit
+    def _load_part(start, stride, channel, visible, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                   BLOCK: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+        """[LANES, BLOCK] channels of vectors, from `channel` on; what there is not reads as 0."""
+        channels = channel + tl.arange(0, BLOCK)
+        pointers = start + tl.arange(0, LANES)[:, None] * stride + channels[None, :]
+        if MASKED:
+            part = tl.load(pointers, mask=visible[:, None] & (channels[None, :] < WIDTH), other=0.0)
+        else:
+            part = tl.load(pointers, mask=channels[None, :] < WIDTH, other=0.0)
+        return part.to(tl.float32)
+
+    @triton.jit
+    def _sums_at(start, step, values, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+        """Where the sums of ROWS features, `step` apart, and of COLUMNS values lie."""
+        features = tl.arange(0, ROWS) * step
+        return start + features[:, None] * values + tl.arange(0, COLUMNS)[None, :]
+
+    @triton.jit
+    def _add_part(start, stride, channel, visible, part, LANES: tl.constexpr, WIDTH: tl.constexpr,
+                  BLOCK: tl.constexpr):  # fmt: skip
+        """Add [LANES, BLOCK] numbers to channels of vectors, from `channel` on."""
+        channels = channel + tl.arange(0, BLOCK)
+        pointers = start + tl.arange(0, LANES)[:, None] * stride + channels[None, :]
+        there = visible[:, None] & (channels[None, :] < WIDTH)
+        tl.store(pointers, tl.load(pointers, mask=there, other=0.0) + part, mask=there)
+
+    @triton.jit
+    def _power(base, exponent):
+        """base ^ exponent for base > 0."""
+        return tl.exp2(exponent * tl.log2(base * 1.0))
+
+    @triton.jit
+    def _load_sums(start, step, values, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+        """The sums of ROWS features, `step` apart; those from `count` on read as 0."""
+        there = tl.arange(0, ROWS) < count
+        return tl.load(_sums_at(start, step, values, ROWS, COLUMNS), mask=there[:, None], other=0.0)
+
+    @triton.jit
+    def _forward_tile(
+        out, q,
+        k_ptr, v_ptr, k_stride, v_stride,
+        i, column, k_start, low, high, weight_constant, scale,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dot_qk = _dot(q, tl.trans(k), None, PRECISION)
+        if MASKED:
+            related = (j[None, :] <= i[:, None]) & visible[None, :]
+        weight = _power(weight_constant, i[:, None] - j[None, :]) * scale * dot_qk
+        if MASKED:
+            weight = tl.where(related, weight, 0.0)
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        out = _dot(weight.to(v.dtype), v, out, PRECISION)
+        return out
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _forward_kernel(
+        q_ptr, k_ptr, v_ptr, out_ptr, out_state_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        q_strides, k_strides, v_strides,
+        n, m, k_start, weight_constant_ptr, scale,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BY_STATES: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        q_ptr += tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        q_ptr += tl.cast(row, tl.int64) * q_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        q = _load_tile(q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D, True)
+        i = q_start + row_lanes
+        weight_constant = tl.load(weight_constant_ptr + batch * heads + head)
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = 0
+        high = tl.minimum(last + 1 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(first + 1 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        if not BY_STATES:
+            out = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        else:  # go on from the sums of keys that all rows of the tile see
+            out = _load_tile(
+                out_state_ptr + first_vector * E, E, visible, BLOCK_M, E, BLOCK_E, True
+            )
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            out = _forward_tile(
+                out, q,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high, weight_constant, scale,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        if not BY_STATES:
+            for tile in range(f0, f1):
+                out = _forward_tile(
+                    out, q,
+                    k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                    i, tile * BLOCK_N, k_start, low, high, weight_constant, scale,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+
+        _store_tile(out_ptr + first_vector * E, visible, out, BLOCK_M, E, BLOCK_E)
+
+    @triton.jit
+    def _backward_columns_tile(
+        dv, dk, k, v,
+        q_ptr, d_out_ptr, q_stride, d_out_stride,
+        j, row, q_start, n, weight_constant, scale,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        visible = row_lanes < n
+        i = q_start + row_lanes
+        q = _load_tile(q_ptr, q_stride, visible, BLOCK_M, D, BLOCK_D, MASKED)
+        dot_qk = _dot(k, tl.trans(q), None, PRECISION)
+        if MASKED:
+            related = j[:, None] <= i[None, :]
+        d_out = _load_tile(d_out_ptr, d_out_stride, visible, BLOCK_M, E, BLOCK_E, MASKED)
+        d_share = _dot(v, tl.trans(d_out), None, PRECISION)
+        weight = _power(weight_constant, i[None, :] - j[:, None]) * scale * dot_qk
+        if MASKED:
+            weight = tl.where(related, weight, 0.0)
+        d_dot_qk = d_share * (_power(weight_constant, i[None, :] - j[:, None]) * scale)
+        if MASKED:
+            d_dot_qk = tl.where(related, d_dot_qk, 0.0)
+        dv = _dot(weight.to(d_out.dtype), d_out, dv, PRECISION)
+        dk = _dot(d_dot_qk.to(q.dtype), q, dk, PRECISION)
+        return dv, dk
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_columns_kernel(
+        k_ptr, v_ptr, q_ptr, d_out_ptr, dk_ptr, dv_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        k_strides, v_strides, q_strides, d_out_strides,
+        n, m, k_start, weight_constant_ptr, scale,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BY_STATES: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * BLOCK_N  # first key of the tile
+        kv_head = tl.program_id(1)
+        batch = tl.program_id(2)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        k_ptr += tl.cast(batch, tl.int64) * k_strides[0] + tl.cast(kv_head, tl.int64) * k_strides[1]
+        k_ptr += tl.cast(column, tl.int64) * k_strides[2]
+        v_ptr += tl.cast(batch, tl.int64) * v_strides[0] + tl.cast(kv_head, tl.int64) * v_strides[1]
+        v_ptr += tl.cast(column, tl.int64) * v_strides[2]
+        q_step = tl.cast(q_strides[2], tl.int64) * BLOCK_M
+        d_out_step = tl.cast(d_out_strides[2], tl.int64) * BLOCK_M
+        first_vector = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+
+        # Keys that no row can see are not read, and their gradients are 0.
+        seen = column_lanes < keys
+        k = _load_tile(k_ptr, k_strides[2], seen, BLOCK_N, D, BLOCK_D, True)
+        v = _load_tile(v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E, True)
+        j = k_start + column_lanes
+
+        # Positions of the tile's first and last key; [low, high) are the rows that may see it.
+        first = k_start + column
+        last = first + tl.minimum(BLOCK_N, keys - column) - 1
+        in_rows = tl.where(column < keys, n, 0)
+        low = tl.maximum(first - q_start, 0)
+        high = in_rows
+        t0 = low // BLOCK_M
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+        full_low = tl.maximum(last - q_start, 0)
+        full_high = in_rows
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            q_head_ptr = (
+                q_ptr
+                + tl.cast(batch, tl.int64) * q_strides[0]
+                + tl.cast(head, tl.int64) * q_strides[1]
+            )
+            d_out_head_ptr = (
+                d_out_ptr
+                + tl.cast(batch, tl.int64) * d_out_strides[0]
+                + tl.cast(head, tl.int64) * d_out_strides[1]
+            )
+            weight_constant = tl.load(weight_constant_ptr + batch * heads + head)
+            for step in range(0, f0 - t0 + t1 - f1):
+                tile = t0 + step
+                tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+                dv, dk = _backward_columns_tile(
+                    dv, dk, k, v,
+                    q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step, q_strides[2],
+                    d_out_strides[2],
+                    j, tile * BLOCK_M, q_start, n, weight_constant, scale,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+                )  # fmt: skip
+            if not BY_STATES:
+                for tile in range(f0, f1):
+                    dv, dk = _backward_columns_tile(
+                        dv, dk, k, v,
+                        q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                        q_strides[2], d_out_strides[2],
+                        j, tile * BLOCK_M, q_start, n, weight_constant, scale,
+                        D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                    )  # fmt: skip
+        _store_tile(
+            dk_ptr + first_vector * D,
+            column_lanes < m,
+            tl.where(seen[:, None], dk, 0.0),
+            BLOCK_N,
+            D,
+            BLOCK_D,
+        )
+        _store_tile(
+            dv_ptr + first_vector * E,
+            column_lanes < m,
+            tl.where(seen[:, None], dv, 0.0),
+            BLOCK_N,
+            E,
+            BLOCK_E,
+        )
+
+    @triton.jit
+    def _backward_rows_tile(
+        dq, d_out,
+        k_ptr, v_ptr, k_stride, v_stride,
+        i, column, k_start, low, high, weight_constant, scale,
+        D: tl.constexpr, BLOCK_D: tl.constexpr, E: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    ):  # fmt: skip
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        visible = (column_lanes >= low) & (column_lanes < high)
+        j = k_start + column_lanes
+        if MASKED:
+            related = (j[None, :] <= i[:, None]) & visible[None, :]
+        v = _load_tile(v_ptr, v_stride, visible, BLOCK_N, E, BLOCK_E, MASKED)
+        d_share = _dot(d_out, tl.trans(v), None, PRECISION)
+        d_dot_qk = d_share * (_power(weight_constant, i[:, None] - j[None, :]) * scale)
+        if MASKED:
+            d_dot_qk = tl.where(related, d_dot_qk, 0.0)
+        k = _load_tile(k_ptr, k_stride, visible, BLOCK_N, D, BLOCK_D, MASKED)
+        dq = _dot(d_dot_qk.to(k.dtype), k, dq, PRECISION)
+        return dq
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start"])
+    def _backward_rows_kernel(
+        d_out_ptr, k_ptr, v_ptr, dq_ptr,
+        q_start_ptr, kv_lengths_ptr,
+        d_out_strides, k_strides, v_strides,
+        n, m, k_start, weight_constant_ptr, scale,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr,
+        BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, BY_STATES: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(0) * BLOCK_M  # first row of the tile
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        heads = tl.num_programs(1)
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+
+        # Offsets of whole tiles are 64 bits wide, those within a tile 32.
+        d_out_ptr += (
+            tl.cast(batch, tl.int64) * d_out_strides[0] + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_ptr += tl.cast(row, tl.int64) * d_out_strides[2]
+        k_ptr += (
+            tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * k_strides[1]
+        )
+        v_ptr += (
+            tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(head // GROUP, tl.int64) * v_strides[1]
+        )
+        k_step = tl.cast(k_strides[2], tl.int64) * BLOCK_N
+        v_step = tl.cast(v_strides[2], tl.int64) * BLOCK_N
+        first_vector = (tl.cast(batch, tl.int64) * heads + head) * n + row
+
+        visible = row_lanes < n
+        d_out = _load_tile(d_out_ptr, d_out_strides[2], visible, BLOCK_M, E, BLOCK_E, True)
+        i = q_start + row_lanes
+        weight_constant = tl.load(weight_constant_ptr + batch * heads + head)
+
+        # Positions of the tile's first and last row; [low, high) are the keys that it may see.
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = 0
+        high = tl.minimum(last + 1 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(first + 1 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+
+        dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for step in range(0, f0 - t0 + t1 - f1):
+            tile = t0 + step
+            tile = tl.where(tile < f0, tile, tile + (f1 - f0))
+            dq = _backward_rows_tile(
+                dq, d_out,
+                k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                i, tile * BLOCK_N, k_start, low, high, weight_constant, scale,
+                D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, True,
+            )  # fmt: skip
+        if not BY_STATES:
+            for tile in range(f0, f1):
+                dq = _backward_rows_tile(
+                    dq, d_out,
+                    k_ptr + tile * k_step, v_ptr + tile * v_step, k_strides[2], v_strides[2],
+                    i, tile * BLOCK_N, k_start, low, high, weight_constant, scale,
+                    D, BLOCK_D, E, BLOCK_E, BLOCK_M, BLOCK_N, PRECISION, False,
+                )  # fmt: skip
+
+        _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "heads"])
+    def _runs_by_row_kernel(
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        n, m, k_start, tiles, heads,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """The runs of tiles of keys that all of its rows see, for a tile of rows."""
+        tile = tl.program_id(0)
+        row = tile * BLOCK_M
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        first = q_start + row
+        last = first + tl.minimum(BLOCK_M, n - row) - 1
+        low = 0
+        high = tl.minimum(last + 1 - k_start, keys)
+        t0 = low // BLOCK_N
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_N), t0)
+        full_low = 0
+        full_high = tl.minimum(first + 1 - k_start, keys)
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_N), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_N, f0), t1)
+        spot = runs_ptr + ((batch * tl.num_programs(1) + head) * tiles + tile) * 2
+        tl.store(spot, f0)
+        tl.store(spot + 1, tl.where(row < n, f1, f0))
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _sums_by_row_kernel(
+        k_ptr, v_ptr, sums_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        k_strides, v_strides,
+        n, m, k_start, tiles, segments, leads, decay_1_ptr,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """For every tile of rows the sum over the keys that all of them see."""
+        value_blocks, channel_blocks = tl.cdiv(E, BLOCK_E), tl.cdiv(WIDTH, BLOCK_W)
+        values, padded = value_blocks * BLOCK_E, channel_blocks * BLOCK_W
+        size = leads * padded  # features of the sums of a tile
+        job = tl.program_id(0)
+        value = job % value_blocks * BLOCK_E
+        job = job // value_blocks
+        channel = job % channel_blocks * BLOCK_W
+        job = job // channel_blocks
+        segment = job % segments
+        job = job // segments
+        lead = 0
+        head = tl.program_id(1)
+        heads = tl.num_programs(1)
+        kv_head = head // GROUP
+        batch = tl.program_id(2)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        decay_1 = tl.load(decay_1_ptr + batch * heads + head)
+        k_at = (
+            k_ptr
+            + tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(kv_head, tl.int64) * k_strides[1]
+        )
+        k_stride = k_strides[2]
+        v_at = (
+            v_ptr
+            + tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(kv_head, tl.int64) * v_strides[1]
+        )
+        v_stride = v_strides[2]
+        run_spot = (batch * segments + segment) * tiles
+        spot = tl.cast((batch * heads + head) * segments + segment, tl.int64)
+        tile_sums = spot * tiles
+        within = lead * padded + channel
+
+        sums = tl.zeros([BLOCK_W, BLOCK_E], tl.float32)
+        held = -1  # the token that they are relative to
+        # These are the sums over the run low … high - 1 of tiles.
+        run_low, run_high = 0, 0
+        for tile in range(0, tiles):
+            run = runs_ptr + (run_spot + tile) * 2
+            f0 = tl.load(run)
+            f1 = tl.load(run + 1)
+            row = tile * BLOCK_M
+            if f0 < f1:
+                ahead = k_start + (f0 * BLOCK_N) >= q_start + (tl.minimum(row + BLOCK_M, n) - 1)
+                if (f0 < run_low) | (f0 > run_high) | (f1 < run_high):  # no run that follows
+                    run_low, run_high = f0, f0
+                    sums = tl.zeros([BLOCK_W, BLOCK_E], tl.float32)
+                    held = -1  # the token that they are relative to
+                near = tl.where(ahead, f0 * BLOCK_N, f1 * BLOCK_N - 1)
+                held = tl.where(held < 0, near, held)
+                old_at = k_start + held
+                new_at = k_start + near
+                sums = sums * tl.exp(decay_1 * tl.cast(new_at - old_at, tl.float32))
+                held = near
+                near_at = k_start + near
+                for step in range(0, f1 - run_high):
+                    item = run_high + step
+                    column = item * BLOCK_N
+                    column_lanes = column + tl.arange(0, BLOCK_N)
+                    j = k_start + column_lanes
+                    v = _load_part(
+                        v_at + tl.cast(column, tl.int64) * v_stride, v_stride, value, 0, BLOCK_N, E,
+                        BLOCK_E, False,
+                    )  # fmt: skip
+                    k = _load_part(
+                        k_at + tl.cast(column, tl.int64) * k_stride, k_stride, channel, 0, BLOCK_N,
+                        WIDTH, BLOCK_W, False,
+                    )  # fmt: skip
+                    part = k
+                    scaled = tl.exp(decay_1 * tl.cast(near_at - j, tl.float32))
+                    features = part * scaled[:, None]
+                    sums = _dot(tl.trans(features), v, sums, PRECISION)
+                run_low, run_high = f0, f1
+                place = (tile_sums + tile) * size + within
+                tl.store(
+                    _sums_at(sums_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E), sums
+                )
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _rows_by_sums_kernel(
+        q_ptr, sums_ptr, out_state_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        q_strides,
+        n, m, k_start, tiles, segments, leads, factor_1, decay_1_ptr,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        LAST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """Add what the keys that all rows of the tile see give to their sums."""
+        value_blocks, padded = tl.cdiv(E, BLOCK_E), tl.cdiv(LAST, BLOCK_W) * BLOCK_W
+        values, size = value_blocks * BLOCK_E, leads * padded
+        value = tl.program_id(0) % value_blocks * BLOCK_E
+        tile = tl.program_id(0) // value_blocks
+        row = tile * BLOCK_M
+        head = tl.program_id(1)
+        heads = tl.num_programs(1)
+        batch = tl.program_id(2)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        decay_1 = tl.load(decay_1_ptr + batch * heads + head)
+        q_at = (
+            q_ptr + tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        )
+        q_stride = q_strides[2]
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        i = q_start + row_lanes
+        visible = row_lanes < n
+        first_token = (tl.cast(batch, tl.int64) * heads + head) * n + row
+        out_state = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+        for segment in range(0, segments):
+            run_spot = (batch * segments + segment) * tiles
+            spot = tl.cast((batch * heads + head) * segments + segment, tl.int64)
+            run = runs_ptr + (run_spot + tile) * 2
+            f0 = tl.load(run)
+            f1 = tl.load(run + 1)
+            if f0 < f1:
+                own_sums = (spot * tiles + tile) * size
+                ahead = k_start + (f0 * BLOCK_N) >= q_start + (tl.minimum(row + BLOCK_M, n) - 1)
+                near = tl.where(ahead, f0 * BLOCK_N, f1 * BLOCK_N - 1)
+                near_at = k_start + near
+                for channel in range(0, WIDTH, BLOCK_W):
+                    q = _load_part(
+                        q_at + tl.cast(row, tl.int64) * q_stride, q_stride, channel, visible,
+                        BLOCK_M, WIDTH, BLOCK_W, True,
+                    )  # fmt: skip
+                    part = q
+                    scaled = factor_1 * tl.exp(decay_1 * tl.cast(i - near_at, tl.float32))
+                    features = part * scaled[:, None]
+                    place = own_sums + channel
+                    sums = tl.load(
+                        _sums_at(sums_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E)
+                    )
+                    out_state = _dot(features, sums, out_state, PRECISION)
+        _add_part(
+            out_state_ptr + first_token * E, E, value, visible, out_state, BLOCK_M, E, BLOCK_E,
+        )  # fmt: skip
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _row_gradients_by_sums_kernel(
+        q_ptr, d_out_ptr, sums_ptr, dq_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        q_strides, d_out_strides,
+        n, m, k_start, tiles, segments, leads, factor_1, decay_1_ptr,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        LAST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """Add what the sums of the tile's keys give to the gradients of its rows."""
+        value_blocks, padded = tl.cdiv(E, BLOCK_E), tl.cdiv(LAST, BLOCK_W) * BLOCK_W
+        values, size = value_blocks * BLOCK_E, leads * padded
+        tile = tl.program_id(0)
+        row = tile * BLOCK_M
+        head = tl.program_id(1)
+        heads = tl.num_programs(1)
+        batch = tl.program_id(2)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        decay_1 = tl.load(decay_1_ptr + batch * heads + head)
+        d_out_at = (
+            d_out_ptr
+            + tl.cast(batch, tl.int64) * d_out_strides[0]
+            + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_stride = d_out_strides[2]
+        row_lanes = row + tl.arange(0, BLOCK_M)
+        i = q_start + row_lanes
+        visible = row_lanes < n
+        first_token = (tl.cast(batch, tl.int64) * heads + head) * n + row
+        for channel in range(0, D, BLOCK_W):
+            d_part = tl.zeros([BLOCK_M, BLOCK_W], tl.float32)
+            for segment in range(0, segments):
+                run_spot = (batch * segments + segment) * tiles
+                spot = tl.cast((batch * heads + head) * segments + segment, tl.int64)
+                run = runs_ptr + (run_spot + tile) * 2
+                f0 = tl.load(run)
+                f1 = tl.load(run + 1)
+                if f0 < f1:
+                    own_sums = (spot * tiles + tile) * size
+                    ahead = k_start + (f0 * BLOCK_N) >= q_start + (tl.minimum(row + BLOCK_M, n) - 1)
+                    near = tl.where(ahead, f0 * BLOCK_N, f1 * BLOCK_N - 1)
+                    near_at = k_start + near
+                    place = own_sums + channel
+                    d_features = tl.zeros([BLOCK_M, BLOCK_W], tl.float32)
+                    for value in range(0, E, BLOCK_E):
+                        d_out = _load_part(
+                            d_out_at + tl.cast(row, tl.int64) * d_out_stride, d_out_stride, value,
+                            visible, BLOCK_M, E, BLOCK_E, True,
+                        )  # fmt: skip
+                        sums = _load_sums(
+                            sums_ptr + place * values + value, 1, values, D - channel, BLOCK_W,
+                            BLOCK_E,
+                        )  # fmt: skip
+                        d_features = _dot(d_out, tl.trans(sums), d_features, PRECISION)
+                    scaled = tl.zeros([BLOCK_M], tl.float32) + factor_1 * tl.exp(
+                        decay_1 * tl.cast(i - near_at, tl.float32)
+                    )
+                    d_part += d_features * scaled[:, None]
+            _add_part(
+                dq_ptr + first_token * WIDTH, WIDTH, channel, visible, d_part, BLOCK_M, WIDTH,
+                BLOCK_W,
+            )  # fmt: skip
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "heads"])
+    def _runs_by_key_kernel(
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        n, m, k_start, tiles, heads,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """The runs of tiles of rows that see all of its keys, for a tile of keys."""
+        tile = tl.program_id(0)
+        column = tile * BLOCK_N
+        head = tl.program_id(1)
+        batch = tl.program_id(2)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        first = k_start + column
+        last = first + tl.minimum(BLOCK_N, keys - column) - 1
+        in_rows = tl.where(column < keys, n, 0)
+        low = tl.maximum(first - q_start, 0)
+        high = in_rows
+        t0 = low // BLOCK_M
+        t1 = tl.maximum(tl.cdiv(tl.maximum(high, 0), BLOCK_M), t0)
+        full_low = tl.maximum(last - q_start, 0)
+        full_high = in_rows
+        f0 = tl.minimum(tl.maximum(tl.cdiv(full_low, BLOCK_M), t0), t1)
+        f1 = tl.minimum(tl.maximum(tl.maximum(full_high, 0) // BLOCK_M, f0), t1)
+        spot = runs_ptr + ((batch * tl.num_programs(1) + head) * tiles + tile) * 2
+        tl.store(spot, f0)
+        tl.store(spot + 1, f1)
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _sums_by_key_kernel(
+        q_ptr, d_out_ptr, sums_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        q_strides, d_out_strides,
+        n, m, k_start, tiles, segments, leads, factor_1, decay_1_ptr,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr,
+        BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """For every tile of keys the sum over the rows that see all of them."""
+        value_blocks, channel_blocks = tl.cdiv(E, BLOCK_E), tl.cdiv(WIDTH, BLOCK_W)
+        values, padded = value_blocks * BLOCK_E, channel_blocks * BLOCK_W
+        size = leads * padded  # features of the sums of a tile
+        job = tl.program_id(0)
+        value = job % value_blocks * BLOCK_E
+        job = job // value_blocks
+        channel = job % channel_blocks * BLOCK_W
+        job = job // channel_blocks
+        segment = job % segments
+        job = job // segments
+        lead = 0
+        head = tl.program_id(1)
+        heads = tl.num_programs(1)
+        batch = tl.program_id(2)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        decay_1 = tl.load(decay_1_ptr + batch * heads + head)
+        q_at = (
+            q_ptr + tl.cast(batch, tl.int64) * q_strides[0] + tl.cast(head, tl.int64) * q_strides[1]
+        )
+        q_stride = q_strides[2]
+        d_out_at = (
+            d_out_ptr
+            + tl.cast(batch, tl.int64) * d_out_strides[0]
+            + tl.cast(head, tl.int64) * d_out_strides[1]
+        )
+        d_out_stride = d_out_strides[2]
+        run_spot = (batch * segments + segment) * tiles
+        spot = tl.cast((batch * heads + head) * segments + segment, tl.int64)
+        tile_sums = spot * tiles
+        within = lead * padded + channel
+
+        sums = tl.zeros([BLOCK_W, BLOCK_E], tl.float32)
+        held = -1  # the token that they are relative to
+        # These are the sums over the run low … high - 1 of tiles.
+        run_low, run_high = 0, 0
+        for done in range(0, tiles):
+            tile = tiles - 1 - done
+            run = runs_ptr + (run_spot + tile) * 2
+            f0 = tl.load(run)
+            f1 = tl.load(run + 1)
+            f0, f1 = -f1, -f0
+            column = tile * BLOCK_N
+            if f0 < f1:
+                ahead = q_start + (-f0 * BLOCK_M - 1) <= k_start + column
+                if (f0 < run_low) | (f0 > run_high) | (f1 < run_high):  # no run that follows
+                    run_low, run_high = f0, f0
+                    sums = tl.zeros([BLOCK_W, BLOCK_E], tl.float32)
+                    held = -1  # the token that they are relative to
+                near = tl.where(ahead, -f0 * BLOCK_M - 1, -f1 * BLOCK_M)
+                held = tl.where(held < 0, near, held)
+                old_at = q_start + held
+                new_at = q_start + near
+                sums = sums * tl.exp(decay_1 * tl.cast(old_at - new_at, tl.float32))
+                held = near
+                near_at = q_start + near
+                for step in range(0, f1 - run_high):
+                    item = run_high + step
+                    row = (-1 - item) * BLOCK_M
+                    row_lanes = row + tl.arange(0, BLOCK_M)
+                    i = q_start + row_lanes
+                    d_out = _load_part(
+                        d_out_at + tl.cast(row, tl.int64) * d_out_stride, d_out_stride, value, 0,
+                        BLOCK_M, E, BLOCK_E, False,
+                    )  # fmt: skip
+                    q = _load_part(
+                        q_at + tl.cast(row, tl.int64) * q_stride, q_stride, channel, 0, BLOCK_M,
+                        WIDTH, BLOCK_W, False,
+                    )  # fmt: skip
+                    part = q
+                    scaled = factor_1 * tl.exp(decay_1 * tl.cast(i - near_at, tl.float32))
+                    features = part * scaled[:, None]
+                    sums = _dot(tl.trans(features), d_out, sums, PRECISION)
+                run_low, run_high = f0, f1
+                place = (tile_sums + tile) * size + within
+                tl.store(
+                    _sums_at(sums_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E), sums
+                )
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _keys_by_sums_kernel(
+        k_ptr, sums_ptr, dv_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        k_strides,
+        n, m, k_start, tiles, segments, leads, decay_1_ptr,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        LAST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """Add what the rows that see all keys of the tile give to the gradients of values."""
+        value_blocks, padded = tl.cdiv(E, BLOCK_E), tl.cdiv(LAST, BLOCK_W) * BLOCK_W
+        values, size = value_blocks * BLOCK_E, leads * padded
+        value = tl.program_id(0) % value_blocks * BLOCK_E
+        tile = tl.program_id(0) // value_blocks
+        column = tile * BLOCK_N
+        kv_head = tl.program_id(1)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        batch = tl.program_id(2)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        k_at = (
+            k_ptr
+            + tl.cast(batch, tl.int64) * k_strides[0]
+            + tl.cast(kv_head, tl.int64) * k_strides[1]
+        )
+        k_stride = k_strides[2]
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        j = k_start + column_lanes
+        visible = column_lanes < keys
+        first_token = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+        dv = tl.zeros([BLOCK_N, BLOCK_E], tl.float32)
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            decay_1 = tl.load(decay_1_ptr + batch * heads + head)
+            for segment in range(0, segments):
+                run_spot = (batch * segments + segment) * tiles
+                spot = tl.cast((batch * heads + head) * segments + segment, tl.int64)
+                run = runs_ptr + (run_spot + tile) * 2
+                f0 = tl.load(run)
+                f1 = tl.load(run + 1)
+                if f0 < f1:
+                    own_sums = (spot * tiles + tile) * size
+                    ahead = q_start + (f1 * BLOCK_M - 1) <= k_start + column
+                    near = tl.where(ahead, f1 * BLOCK_M - 1, f0 * BLOCK_M)
+                    near_at = q_start + near
+                    for channel in range(0, WIDTH, BLOCK_W):
+                        k = _load_part(
+                            k_at + tl.cast(column, tl.int64) * k_stride, k_stride, channel, visible,
+                            BLOCK_N, WIDTH, BLOCK_W, True,
+                        )  # fmt: skip
+                        part = k
+                        scaled = tl.exp(decay_1 * tl.cast(near_at - j, tl.float32))
+                        features = part * scaled[:, None]
+                        place = own_sums + channel
+                        sums = tl.load(
+                            _sums_at(sums_ptr + place * values + value, 1, values, BLOCK_W, BLOCK_E)
+                        )
+                        dv = _dot(features, sums, dv, PRECISION)
+        _add_part(dv_ptr + first_token * E, E, value, visible, dv, BLOCK_N, E, BLOCK_E)
+
+    @triton.jit(do_not_specialize=["n", "m", "k_start", "tiles", "segments", "leads"])
+    def _key_gradients_by_sums_kernel(
+        k_ptr, v_ptr, sums_ptr, dk_ptr,
+        runs_ptr, q_start_ptr, kv_lengths_ptr,
+        k_strides, v_strides,
+        n, m, k_start, tiles, segments, leads, decay_1_ptr,
+        GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, PRECISION: tl.constexpr,
+        LAST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_E: tl.constexpr,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ):  # fmt: skip
+        """Add what the sums of the tile's rows give to the gradients of its keys."""
+        value_blocks, padded = tl.cdiv(E, BLOCK_E), tl.cdiv(LAST, BLOCK_W) * BLOCK_W
+        values, size = value_blocks * BLOCK_E, leads * padded
+        tile = tl.program_id(0)
+        column = tile * BLOCK_N
+        kv_head = tl.program_id(1)
+        kv_heads = tl.num_programs(1)
+        heads = kv_heads * GROUP
+        batch = tl.program_id(2)
+        q_start = tl.cast(tl.load(q_start_ptr + batch), tl.int32)
+        keys = tl.minimum(m, tl.cast(tl.load(kv_lengths_ptr + batch), tl.int32))
+        v_at = (
+            v_ptr
+            + tl.cast(batch, tl.int64) * v_strides[0]
+            + tl.cast(kv_head, tl.int64) * v_strides[1]
+        )
+        v_stride = v_strides[2]
+        column_lanes = column + tl.arange(0, BLOCK_N)
+        j = k_start + column_lanes
+        visible = column_lanes < keys
+        first_token = (tl.cast(batch, tl.int64) * kv_heads + kv_head) * m + column
+        for head in range(kv_head * GROUP, kv_head * GROUP + GROUP):
+            decay_1 = tl.load(decay_1_ptr + batch * heads + head)
+            for channel in range(0, D, BLOCK_W):
+                d_part = tl.zeros([BLOCK_N, BLOCK_W], tl.float32)
+                for segment in range(0, segments):
+                    run_spot = (batch * segments + segment) * tiles
+                    spot = tl.cast((batch * heads + head) * segments + segment, tl.int64)
+                    run = runs_ptr + (run_spot + tile) * 2
+                    f0 = tl.load(run)
+                    f1 = tl.load(run + 1)
+                    if f0 < f1:
+                        own_sums = (spot * tiles + tile) * size
+                        ahead = q_start + (f1 * BLOCK_M - 1) <= k_start + column
+                        near = tl.where(ahead, f1 * BLOCK_M - 1, f0 * BLOCK_M)
+                        near_at = q_start + near
+                        place = own_sums + channel
+                        d_features = tl.zeros([BLOCK_N, BLOCK_W], tl.float32)
+                        for value in range(0, E, BLOCK_E):
+                            v = _load_part(
+                                v_at + tl.cast(column, tl.int64) * v_stride, v_stride, value,
+                                visible, BLOCK_N, E, BLOCK_E, True,
+                            )  # fmt: skip
+                            sums = _load_sums(
+                                sums_ptr + place * values + value, 1, values, D - channel, BLOCK_W,
+                                BLOCK_E,
+                            )  # fmt: skip
+                            d_features = _dot(v, tl.trans(sums), d_features, PRECISION)
+                        scaled = tl.zeros([BLOCK_N], tl.float32) + tl.exp(
+                            decay_1 * tl.cast(near_at - j, tl.float32)
+                        )
+                        d_part += d_features * scaled[:, None]
+                _add_part(
+                    dk_ptr + first_token * WIDTH, WIDTH, channel, visible, d_part, BLOCK_N, WIDTH,
+                    BLOCK_W,
+                )  # fmt: skip
+            tl.debug_barrier()  # what is added is written
+
+
+# What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
+# num_warps, num_stages).
+_TILES = {
+    ("forward", 2, 64): [
+        (128, 64, 8, 3),
+        (128, 64, 4, 3),
+        (64, 64, 4, 3),
+        (64, 32, 4, 2),
+        (16, 16, 4, 1),
+    ],
+    ("forward", 2, 128): [(128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
+    ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
+    ("forward", 4, 256): [(16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [
+        (64, 64, 8, 2),
+        (32, 128, 8, 2),
+        (32, 64, 8, 2),
+        (32, 64, 4, 2),
+        (16, 16, 4, 1),
+    ],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
+    ("backward_columns", 4, 128): [(16, 32, 8, 2)],
+    ("backward_columns", 4, 256): [(16, 16, 8, 2)],
+    ("backward_rows", 2, 64): [
+        (128, 64, 8, 2),
+        (128, 32, 8, 3),
+        (64, 64, 4, 2),
+        (64, 32, 4, 2),
+        (16, 16, 4, 1),
+    ],
+    ("backward_rows", 2, 128): [
+        (128, 64, 8, 2),
+        (128, 32, 8, 3),
+        (64, 64, 4, 2),
+        (64, 32, 4, 2),
+        (16, 16, 4, 1),
+    ],
+    ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
+    ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
+    ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
+    ("backward_rows", 4, 256): [(16, 16, 8, 2)],
+}
+
+
+# The one that they have where sums are made of the tiles that need no mask.
+_CHUNKS = {
+    ("forward", 2, 64): (64, 32, 4, 2),
+    ("forward", 2, 128): (64, 32, 4, 2),
+    ("forward", 2, 256): (32, 32, 4, 1),
+    ("forward", 4, 64): (32, 32, 4, 1),
+    ("forward", 4, 128): (16, 16, 4, 1),
+    ("forward", 4, 256): (16, 16, 4, 1),
+    ("backward_columns", 2, 64): (32, 64, 4, 2),
+    ("backward_columns", 2, 128): (32, 64, 4, 1),
+    ("backward_columns", 2, 256): (16, 32, 4, 1),
+    ("backward_columns", 4, 64): (16, 32, 4, 1),
+    ("backward_columns", 4, 128): (16, 32, 8, 2),
+    ("backward_columns", 4, 256): (16, 16, 8, 2),
+    ("backward_rows", 2, 64): (64, 32, 4, 2),
+    ("backward_rows", 2, 128): (64, 32, 4, 2),
+    ("backward_rows", 2, 256): (32, 32, 4, 1),
+    ("backward_rows", 4, 64): (16, 32, 4, 1),
+    ("backward_rows", 4, 128): (16, 16, 8, 2),
+    ("backward_rows", 4, 256): (16, 16, 8, 2),
+}
+
+
+def _dense(x):
+    """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
+
+
+def _block(width):
+    """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
+    """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
+    v = arguments["v_ptr"]
+    on_amd = torch.version.hip is not None  # tiles pass through registers there, resident ones stay
+    device = triton.runtime.driver.active.utils.get_device_properties(v.device.index)
+
+    def size(config):
+        rows, columns = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+        held, streamed = (columns, rows) if "dv_ptr" in arguments else (rows, columns)
+        resident = (
+            0 if on_amd else held * (BLOCK_D if "out_ptr" in arguments else BLOCK_D + BLOCK_E)
+        )
+        stages = max(config.num_stages - on_amd, 1)
+        return (
+            resident + stages * streamed * (BLOCK_D + BLOCK_E) + 2 * rows * columns
+        ) * v.element_size()
+
+    # A warp of 64 lanes has half the registers a lane when there are eight of them.
+    configs = [config for config in configs if config.num_warps <= 4 or not on_amd] or configs
+    return [config for config in configs if size(config) <= device["max_shared_mem"]] or [
+        min(configs, key=size)
+    ]
+
+
+def _tiles(name, element_size, width, by_states):
+    """What a kernel tries; sums are made for one choice."""
+    if triton.knobs.runtime.interpret:
+        return [(32, 16, 4, 1)]
+    return [_CHUNKS[name, element_size, width]] if by_states else _TILES[name, element_size, width]
+
+
+@functools.cache
+def _tuned(kernel, name, element_size, width, by_states):
+    """The kernel with what it may try; Triton's interpreter cannot time and gets one config."""
+    configs = [
+        triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
+        for rows, columns, warps, stages in _tiles(name, element_size, width, by_states)
+    ]
+    key = ["GROUP", "D", "E", "PRECISION"]  # and the dtypes, which triton adds
+    return triton.autotune(configs, key=key, prune_configs_by={"early_config_prune": _prune})(
+        kernel
+    )
+
+
+def _grid(length, block, heads, batch):
+    """One program for every tile of an axis, every head and every batch entry."""
+    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+
+
+def _launch(kernel, name, grid, q, k, v, *arguments, by_states=False):
+    """Run a kernel, specialised by the widths of q and v."""
+    d, e = q.shape[-1], v.shape[-1]
+    block_d, block_e = _block(d), _block(e)
+    _tuned(kernel, name, q.element_size(), max(64, block_d, block_e), by_states)[grid](
+        *arguments,
+        GROUP=q.shape[1] // k.shape[1],
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        BY_STATES=by_states,
+        enable_fp_fusion=True,
+    )  # fmt: skip
+
+
+def _places(q, k, q_start, q_starts, kv_lengths):
+    """The position of the first row and the number of keys of every batch entry, [batch] each."""
+    starts = torch.full((q.shape[0],), q_start, dtype=torch.int32, device=q.device)
+    if q_starts is not None:
+        starts = (starts + q_starts).to(torch.int32)
+    if kv_lengths is None:
+        return starts, torch.full_like(starts, k.shape[2])
+    return starts, kv_lengths.clamp(0, k.shape[2]).to(torch.int32)
+
+
+def _gradient_room(x, adds):
+    """Room for a gradient, or for several kernels that add to it."""
+    return x.new_zeros(x.shape, dtype=torch.float32) if adds else x.new_empty(x.shape)
+
+
+_MOST_SUMS = 1 << 26  # numbers: sums for several factors are made for some channels at a time
+
+
+_LEAST_PRODUCTS = 1 << 31  # that a pass by sums has to save: what its launches cost
+
+
+class _Room(NamedTuple):
+    """Room for the sums of one term, and what launches are told of it."""
+
+    term: int
+    widths: tuple  # of its factors
+    group: int  # the first channel of its first factor, where it has several
+    span: int  # how many of these
+    tiles: int  # for which there are sums
+    others: int  # that are summed
+    blocks: dict  # BLOCK_M and so on
+    sums: Tensor  # [heads and parts, tiles, features, values]
+    plain: Tensor  # [heads and parts, tiles, features]
+    kept: Tensor  # the same for each of `others`
+    plain_kept: Tensor
+
+    @property
+    def leads(self):
+        """The choices of a channel of each factor but the last."""
+        return math.prod(self.widths[1:-1]) * (self.span if len(self.widths) > 1 else 1)
+
+    @property
+    def programs(self):
+        """Blocks of features and of values."""
+        return math.prod(self.sums.shape[-2:]) // (self.blocks["BLOCK_W"] * self.blocks["BLOCK_E"])
+
+    @property
+    def value_blocks(self):
+        return self.sums.shape[-1] // self.blocks["BLOCK_E"]
+
+    def choices(self, factor):
+        """Of a channel of each factor but one."""
+        widths = (self.span, *self.widths[1:]) if len(self.widths) > 1 else self.widths
+        return math.prod(width for at, width in enumerate(widths) if at != factor % len(widths))
+
+
+def _chunk(name, q, k, v):
+    """The tile of a kernel that leaves full tiles to sums."""
+    d, e = q.shape[-1], v.shape[-1]
+    width = max(64, _block(d), _block(e))
+    return _tiles(name, q.element_size(), width, True)[0]
+
+
+def _rooms(tile, rows_fixed, n, m, parts, slides, q, k, v):
+    """Room for the sums of every term, one after the other, of so many heads and parts."""
+    d, e = q.shape[-1], v.shape[-1]
+    rows, columns = tile[:2]
+    tiles, others = triton.cdiv(n, rows), triton.cdiv(m, columns)
+    tiles, others = (tiles, others) if rows_fixed else (others, tiles)
+    device = q.device
+    for term, widths in enumerate(((d,),)):
+        last = widths[-1] if widths else 1
+        blocks = {"BLOCK_W": min(64, _block(last)), "BLOCK_E": min(64, _block(e))}
+        blocks |= {"BLOCK_M": rows, "BLOCK_N": columns}
+        values = triton.cdiv(e, blocks["BLOCK_E"]) * blocks["BLOCK_E"]
+        padded = triton.cdiv(last, blocks["BLOCK_W"]) * blocks["BLOCK_W"]
+        of_channel = max(1, parts * tiles * math.prod(widths[1:-1]) * padded * values)
+        first = widths[0] if len(widths) > 1 else 1
+        span = min(first, max(16, _MOST_SUMS // of_channel))
+        for group in range(0, first, span):
+            own = min(span, first - group)
+            features = math.prod(widths[1:-1]) * own * padded
+            kept = others if slides else 0
+            yield _Room(
+                term, widths, group, own, tiles, others, blocks,
+                torch.empty(parts, tiles, features, values, device=device),
+                torch.empty(parts, tiles, features, device=device),
+                torch.empty(parts, kept, features, values, device=device),
+                torch.empty(parts, kept, features, device=device),
+            )  # fmt: skip
+
+
+def _runs_of(kernel, tile, count, heads, batch, classes, segments, *arguments):
+    """The runs that tiles see as a whole, [batch, heads or 1, classes, segments, tiles, 2]."""
+    starts = arguments[0]
+    runs = starts.new_zeros(batch, heads, classes, segments, count, 2)
+    blocks = {"BLOCK_M": tile[0], "BLOCK_N": tile[1]}
+    kernel[(count * classes, heads, batch)](runs, *arguments, **blocks, num_warps=1)
+    return runs
+
+
+def _launch_sums(kernel, grid, each, factor, q, k, v, *arguments):
+    """Run a kernel of sums for one term, of which it meets one factor in blocks of channels."""
+    d, e = q.shape[-1], v.shape[-1]
+    exact = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    wide = "ieee" if torch.version.hip is not None else "tf32"  # as exact as 16 bits are
+    constants = {
+        "GROUP": q.shape[1] // k.shape[1],
+        "D": d,
+        "E": e,
+        "PRECISION": exact if q.element_size() == 4 else wide,
+        "TERM": each.term,
+        "FACTOR": factor % max(1, len(each.widths)),
+        "LAST": each.widths[-1] if each.widths else 1,
+        "WIDTH": each.widths[factor] if each.widths else 1,
+        **each.blocks,
+    }
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    crosses = factor % max(1, len(each.widths)) < len(each.widths) - 1  # sums that lie apart
+    warps = 8 if crosses and torch.version.hip is None else 4
+    kernel[grid](*arguments, **constants, num_warps=warps, num_stages=2)
+
+
+def _kernel_numbers(q, k, v, scale, kv_lengths):
+    """Numbers that are the same for every pair of a head."""
+    heads = q.shape[1]
+    h = torch.arange(heads, dtype=torch.float64, device=q.device)[:, None, None]
+    weight_constant = 1 - 2 ** (-5 - h)
+    factor_1 = scale
+    decay_1 = torch.log(1 - 2 ** (-5 - h))
+    return _table(weight_constant, q), scale, factor_1, _table(decay_1, q)
+
+
+def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, by_states):
+    """What `_forward` returns, by the Triton kernel."""
+    q, k, v = _dense(q), _dense(k), _dense(v)
+    batch, heads, n, _ = q.shape
+    kv_heads, m = k.shape[1:3]
+    out = q.new_empty(batch, heads, n, v.shape[-1])
+    weight_constant, scale, factor_1, decay_1 = _kernel_numbers(q, k, v, scale, kv_lengths)
+    weight_constant = weight_constant[..., 0, 0].expand(batch, heads).float().contiguous()
+    decay_1 = decay_1[..., 0, 0].expand(batch, heads).float().contiguous()
+    starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if by_states:
+        out_state = q.new_zeros(batch, heads, n, v.shape[-1], dtype=torch.float32)
+    else:  # not read
+        out_state = q.new_empty(0, dtype=torch.float32)
+    if out.numel():
+        if by_states:
+            tile = _chunk("forward", q, k, v)
+            runs = _runs_of(
+                _runs_by_row_kernel, tile, triton.cdiv(n, tile[0]), 1, batch, 1, 1,
+                starts, lengths,
+                n, m, k_start, triton.cdiv(n, tile[0]), heads,
+            )  # fmt: skip
+            for each in _rooms(tile, True, n, m, batch * heads, False, q, k, v):
+                _launch_sums(
+                    _sums_by_row_kernel, (each.programs, heads, batch),
+                    each, -1, q, k, v,
+                    k, v, each.sums,
+                    runs, starts, lengths,
+                    k.stride()[:3], v.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads, decay_1,
+                )  # fmt: skip
+                _launch_sums(
+                    _rows_by_sums_kernel, (each.tiles * each.value_blocks, heads, batch),
+                    each, -1, q, k, v,
+                    q, each.sums, out_state,
+                    runs, starts, lengths,
+                    q.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads, factor_1, decay_1,
+                )  # fmt: skip
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch(_forward_kernel, "forward", grid, q, k, v,
+            q, k, v, out, out_state,
+            starts, lengths,
+            q.stride()[:3], k.stride()[:3], v.stride()[:3],
+            n, m, k_start, weight_constant, scale,
+            by_states=by_states,
+        )  # fmt: skip
+    return (out,)
+
+
+def _launch_backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths, by_states):
+    """What `_backward` returns, by the Triton kernels."""
+    q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
+    batch, heads, n, _ = q.shape
+    kv_heads, m, _ = v.shape[1:]
+    dq = _gradient_room(q, by_states)
+    dk = _gradient_room(k, by_states)
+    dv = _gradient_room(v, by_states)
+    weight_constant, scale, factor_1, decay_1 = _kernel_numbers(q, k, v, scale, kv_lengths)
+    weight_constant = weight_constant[..., 0, 0].expand(batch, heads).float().contiguous()
+    decay_1 = decay_1[..., 0, 0].expand(batch, heads).float().contiguous()
+    starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if dv.numel():
+        grid = _grid(m, "BLOCK_N", kv_heads, batch)
+        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+            k, v, q, d_out, dk, dv,
+            starts, lengths,
+            k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+            n, m, k_start, weight_constant, scale,
+            by_states=by_states,
+        )  # fmt: skip
+        if by_states:
+            tile = _chunk("backward_columns", q, k, v)
+            runs = _runs_of(
+                _runs_by_key_kernel, tile, triton.cdiv(m, tile[1]), 1, batch, 1, 1,
+                starts, lengths,
+                n, m, k_start, triton.cdiv(m, tile[1]), heads,
+            )  # fmt: skip
+            for each in _rooms(tile, False, n, m, batch * heads, False, q, k, v):
+                _launch_sums(
+                    _sums_by_key_kernel, (each.programs, heads, batch),
+                    each, -1, q, k, v,
+                    q, d_out, each.sums,
+                    runs, starts, lengths,
+                    q.stride()[:3], d_out.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads, factor_1, decay_1,
+                )  # fmt: skip
+                _launch_sums(
+                    _keys_by_sums_kernel, (each.tiles * each.value_blocks, kv_heads, batch),
+                    each, -1, q, k, v,
+                    k, each.sums, dv,
+                    runs, starts, lengths,
+                    k.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads, decay_1,
+                )  # fmt: skip
+                _launch_sums(
+                    _key_gradients_by_sums_kernel, (each.tiles, kv_heads, batch),
+                    each, 0, q, k, v,
+                    k, v, each.sums, dk,
+                    runs, starts, lengths,
+                    k.stride()[:3], v.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads, decay_1,
+                )  # fmt: skip
+    if dq.numel():
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+            d_out, k, v, dq,
+            starts, lengths,
+            d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
+            n, m, k_start, weight_constant, scale,
+            by_states=by_states,
+        )  # fmt: skip
+        if by_states:
+            tile = _chunk("backward_rows", q, k, v)
+            runs = _runs_of(
+                _runs_by_row_kernel, tile, triton.cdiv(n, tile[0]), 1, batch, 1, 1,
+                starts, lengths,
+                n, m, k_start, triton.cdiv(n, tile[0]), heads,
+            )  # fmt: skip
+            for each in _rooms(tile, True, n, m, batch * heads, False, q, k, v):
+                _launch_sums(
+                    _sums_by_row_kernel, (each.programs, heads, batch),
+                    each, -1, q, k, v,
+                    k, v, each.sums,
+                    runs, starts, lengths,
+                    k.stride()[:3], v.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads, decay_1,
+                )  # fmt: skip
+                _launch_sums(
+                    _row_gradients_by_sums_kernel, (each.tiles, heads, batch),
+                    each, 0, q, k, v,
+                    q, d_out, each.sums, dq,
+                    runs, starts, lengths,
+                    q.stride()[:3], d_out.stride()[:3],
+                    n, m, k_start, each.tiles, 1, each.leads, factor_1, decay_1,
+                )  # fmt: skip
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _forward_slab(q, k, v, numbers, slab, chunks, work, call, state):
+    """The vectors and row numbers of one slab; q is [batch * kv heads, group * rows, d]."""
+    shape = slab.shape
+    weight_constant, scale, _, _ = numbers
+    i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]
+    if state is not None:
+        (out,) = state
+    else:
+        out = q.new_zeros((*q.shape[:2], v.shape[-1]))
+    for chunk in chunks:
+        k_tile = _flat(k[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        j = chunk.beside_first(chunk.start + torch.arange(chunk.count, device=q.device))
+        dot_qk = _product(q, k_tile, work[0], shape)
+        weight = dot_qk.mul_(weight_constant ** (i - j).to(q.dtype) * scale)
+        _hide(weight, chunk, 0.0, call)
+        out.baddbmm_(_pairs(weight, q), v_tile)
+    return (out,)
+
+
+def _backward_slab(q, k, v, d_out, dv, dk, numbers, slab, chunks, work, call):
+    """Gradients of one slab: returns that of q and adds those of k and v to their totals."""
+    shape = slab.shape
+    weight_constant, scale, _, _ = numbers
+    i = torch.arange(slab.first, slab.last + 1, device=q.device)[:, None]
+    dq = q.new_zeros((*q.shape[:2], q.shape[-1]))
+    for chunk in chunks:
+        k_tile = _flat(k[:, :, chunk.keys], q.dtype)
+        v_tile = _flat(v[:, :, chunk.keys], q.dtype)
+        j = chunk.beside_first(chunk.start + torch.arange(chunk.count, device=q.device))
+        dot_qk = _product(q, k_tile, work[0], shape)
+        d_share = _product(d_out, v_tile, work[1], shape)
+        weight = dot_qk.mul_(weight_constant ** (i - j).to(q.dtype) * scale)
+        _hide(weight, chunk, 0.0, call)
+        dv[:, chunk.keys].baddbmm_(_pairs(weight, q).mT, d_out)
+        d_dot_qk = d_share.mul_(weight_constant ** (i - j).to(q.dtype) * scale)
+        _hide(d_dot_qk, chunk, 0.0, call)
+        dq.baddbmm_(_pairs(d_dot_qk, q), k_tile)
+        dk[:, chunk.keys].baddbmm_(_pairs(d_dot_qk, q).mT, q)
+    return (dq,)
+
+
+_SCORES = 1 << 18  # scores alive at a time, so that they stay in the cache
+
+
+_MOST_KEYS = 1024  # keys of a chunk
+
+
+_MOST_ROWS = 1024
+
+
+class _Slab(NamedTuple):
+    """Rows that are computed together, and the positions of the first and the last of them."""
+
+    entries: slice
+    rows: slice
+    first: int
+    last: int
+    shape: tuple  # batch entries, heads, rows
+    blocks: object = None  # of its batch entries' keys
+    runs: tuple = ()  # for each slab of `count` the runs of blocks that all its rows see
+    count: int = 1  # slabs one behind the other that are computed together, as batch entries
+
+    def coordinates(self, device):
+        """Those of the rows, [rows, 1], or for each of the slabs that are computed together."""
+        rows = torch.arange(self.first, self.last + 1, device=device)[:, None]
+        return _shifted(rows, _ROWS, self.count, self.shape[0] // self.count)
+
+    def edges(self):
+        """The coordinate of each slab's row that is next to the keys of its runs."""
+        edge = self.last if self.blocks.ahead else self.first
+        return [edge + _ROWS * number for number in range(self.count)]
+
+
+class _Chunk(NamedTuple):
+    """Keys that a slab meets at once: their places, the first position, and those all rows see."""
+
+    keys: slice
+    start: int
+    full: tuple
+    rows: tuple
+    place: int = (
+        0  # where the keys lie, if those of slabs that are computed together have a window each
+    )
+    step: int = 0  # how much further the next slab's lie
+    slabs: tuple = (1, 1)  # how many slabs, and batch entries of each
+
+    @property
+    def count(self):
+        return self.keys.stop - self.keys.start
+
+    def of_all(self, keys):
+        """Coordinates of some of these keys, for each of the slabs that are computed together."""
+        return _shifted(keys, self.step, *self.slabs)
+
+    def beside_first(self, keys):
+        """Coordinates as far from the first slab's rows as those of each slab are from its own."""
+        return keys if self.step == _ROWS else _shifted(keys, self.step - _ROWS, *self.slabs)
+
+
+def _shifted(x, step, count, entries):
+    """Coordinates of a slab, and of those that follow at some step, [count * entries, 1, ...]."""
+    if count == 1:
+        return x
+    return (
+        x
+        + step
+        * torch.arange(count, device=x.device).repeat_interleave(entries)[:, None, None, None]
+    )
+
+
+def _wide(dtype):
+    """The type of scores and sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _flat(x, dtype):
+    """[batch, heads, ...] -> [batch * heads, ...], a view where strides allow."""
+    return x.flatten(0, 1).to(dtype)
+
+
+def _pairs(x, q):
+    """[batch, heads, rows, ...] -> [batch * kv heads, group * rows, ...], as folded vectors lie."""
+    return x.reshape(*q.shape[:2], x.shape[-1])
+
+
+def _product(rows, keys, work, shape, factor=1):
+    """Scores of folded rows and keys, times a factor, written into the workspace."""
+    size = rows.shape[0] * rows.shape[1] * keys.shape[1]
+    out = work[:size].view(rows.shape[0], rows.shape[1], keys.shape[1])
+    if factor == 1:
+        return torch.bmm(rows, keys.mT, out=out).view(*shape, -1)
+    return torch.baddbmm(out, rows, keys.mT, beta=0, alpha=factor, out=out).view(*shape, -1)
+
+
+@functools.lru_cache(maxsize=8)
+def _unrelated(ahead, rows, keys, device):
+    """The keys hidden from rows of which the first stands `ahead` positions after the first key.
+
+    The pattern depends on distances alone, so slabs share these tiles.
+    """
+    i = torch.arange(ahead, ahead + rows, device=device)[:, None]
+    j = torch.arange(keys, device=device)
+    return _related(i, j, None).logical_not_()
+
+
+@functools.lru_cache(maxsize=8)
+def _band(ahead, rows, keys, device):
+    """The first and last diagonal of a tile's related pairs, if all between them are related.
+
+    The pattern depends on distances alone; `ahead` as in `_unrelated`.
+    """
+    distance = torch.arange(1 - rows, keys)
+    i, j = (ahead - distance.clamp(max=0))[:, None], distance.clamp(min=0)[:, None]
+    at = distance[_related(i, j, None)[:, 0]]
+    if not len(at) or at[-1] - at[0] >= len(at):
+        return None
+    return int(at[0]), int(at[-1])
+
+
+def _cut(x, first, last):
+    """Tiles with 0 before and after some diagonals."""
+    x = x.triu_(first) if first > 1 - x.shape[-2] else x
+    return x.tril_(last) if last < x.shape[-1] - 1 else x
+
+
+def _hide(x, chunk, fill, call):
+    """Write `fill` where row and key are not related; keys that all rows see are passed over."""
+    start, stop = chunk.start, chunk.start + chunk.count
+    first, end = chunk.rows
+    low, high = max(chunk.full[0], start), min(chunk.full[1], stop)
+    if fill == 0 and high - low < chunk.count:
+        band = _band(first - start, end - first, chunk.count, x.device)
+        if band is not None:
+            return _cut(x, *band)
+    for a, b in ((start, low), (high, stop)) if low < high else ((start, stop),):
+        if a < b:
+            hidden = _unrelated(first - a, end - first, b - a, x.device)
+            x[..., a - start : b - start].masked_fill_(hidden, fill)
+    return x
+
+
+def _groups(batch, m, q_start, q_starts, kv_lengths, most):
+    """Up to `most` batch entries that are alike, where their first row stands, how many keys."""
+    starts = [0] * batch if q_starts is None else q_starts.tolist()
+    lengths = [m] * batch if kv_lengths is None else kv_lengths.clamp(0, m).tolist()
+    together = most if len(set(starts)) <= 1 and len(set(lengths)) <= 1 else 1
+    for entry in range(0, batch, together):
+        entries = slice(entry, min(entry + together, batch))
+        yield entries, q_start + starts[entry], lengths[entry]
+
+
+def _chunks(first, last, k_start, length, call):
+    """The keys that rows first … last touch, cut into chunks; no key comes twice."""
+    chunks = []
+    done = 0
+    for (start, stop), full in _segments(first, last, call):
+        start, stop = max(start - k_start, done), min(stop - k_start, length)
+        for key in range(start, stop, _MOST_KEYS):
+            keys = slice(key, min(key + _MOST_KEYS, stop))
+            chunks.append(_Chunk(keys, key + k_start, full, (first, last + 1)))
+        if start < stop:  # an empty interval says nothing about those that follow
+            done = stop
+    return chunks
+
+
+def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab with its chunks of keys; batch entries that stand alike share slabs."""
+    batch, heads, n, _ = q.shape
+    most = max(1, _SCORES // (heads * _SMALLEST))
+    for entries, start, length in _groups(batch, v.shape[2], q_start, q_starts, kv_lengths, most):
+        row = 0
+        while row < n:
+            rows = _MOST_ROWS
+            while True:
+                end = min(row + rows, n)
+                first, last = start + row, start + end - 1
+                chunks = _chunks(first, last, k_start, length, call)
+                widest = max((chunk.count for chunk in chunks), default=0)
+                scores = (entries.stop - entries.start) * heads * (end - row) * widest
+                if scores <= _SCORES or rows <= _LEAST_ROWS:
+                    break
+                rows //= 2
+            shape = (entries.stop - entries.start, heads, end - row)
+            yield _Slab(entries, slice(row, end), first, last, shape), chunks
+            row = end
+
+
+_LEAST_ROWS = 16
+
+
+_SMALLEST = 64 * 128  # scores of a head in the smallest slab worth its overhead
+
+
+def _workspace(slab, chunks, q, count, work):
+    """Memory for the scores of a slab, taken again while it is large enough."""
+    size = max((chunk.count for chunk in chunks), default=0)
+    for length in slab.shape:
+        size *= length
+    if work is None or work.shape[1] < size:
+        work = q.new_empty(count, size, dtype=_wide(q.dtype))
+    return work
+
+
+def _apart(x, count):
+    """[batch, heads, count * tokens, ...] -> [count * batch, heads, tokens, ...]."""
+    return x if count == 1 else x.unflatten(2, (count, -1)).movedim(2, 0).flatten(0, 1).contiguous()
+
+
+def _as_tokens(x, count):
+    """[count * batch, heads, tokens, ...] -> [batch, heads, count, tokens, ...], a view."""
+    return x.unflatten(0, (count, -1)).movedim(0, 2)
+
+
+def _rows_in(x, slab):
+    """[batch, heads, n, c] -> a slab's [batch, heads, rows, c] in the type of sums."""
+    return _apart(x[slab.entries, :, slab.rows], slab.count).to(_wide(x.dtype))
+
+
+def _folded(x, kv_heads):
+    """A slab's [batch, heads, rows, c] -> [batch * kv heads, group * rows, c]."""
+    return x.reshape(x.shape[0] * kv_heads, -1, x.shape[-1])
+
+
+def _keys_of(x, slab, chunks):
+    """[batch, kv heads, m, ...] -> what a slab's chunks cut, of slabs together each its own."""
+    if slab.count == 1 or not chunks:
+        return x[slab.entries]
+    return _Windows(
+        {
+            chunk.keys.start: _window(
+                x, slab.blocks, chunk.place, chunk.step, slab.count, chunk.count
+            )
+            for chunk in chunks
+        }
+    )
+
+
+class _Windows(NamedTuple):
+    """Keys of slabs that are together, which chunks cut as if they lay one after the other."""
+
+    keys: dict  # by their first place
+
+    @property
+    def shape(self):
+        return next(iter(self.keys.values())).shape
+
+    def __getitem__(self, at):
+        *rest, keys = at
+        return self.keys[keys.start][(*rest, slice(None))]
+
+
+def _windows(x, step, count, width):
+    """So many windows of keys, [batch, kv heads, windows, keys, ...], a view."""
+    if step == 0 or count == 1:
+        return x[:, :, None].expand(-1, -1, count, *(-1,) * (x.dim() - 2))
+    return x.unfold(2, width, step).movedim(-1, 3)
+
+
+def _window(x, blocks, place, step, count, width):
+    """For each of so many slabs or blocks some keys, [count * batch, kv heads, keys, ...]."""
+
+    def made():
+        keys = x[blocks.entries, :, place:end]
+        windows = _windows(keys, step, count, width).movedim(2, 0).flatten(0, 1)
+        return windows.contiguous() if count > 1 else windows
+
+    end = place + (count - 1) * step + width
+    return blocks.kept_or(made, x, place, step, count, width)
+
+
+def _key_sums(total, slab, chunks):
+    """Where a slab adds up sums of its keys: in the total; each of slabs together by itself."""
+    if slab.count == 1:
+        return total[slab.entries]
+    count = sum(chunk.count for chunk in chunks)
+    return total.new_zeros(slab.shape[0], total.shape[1], count, *total.shape[3:])
+
+
+def _add_key_sums(total, sums, slab, chunks):
+    """Add what slabs together have added up, part by part where windows overlap."""
+    if slab.count == 1:
+        return
+    total, sums = total[slab.entries], _as_tokens(sums, slab.count)
+    for chunk in chunks:
+        width = chunk.step or chunk.count
+        for begin in range(0, chunk.count, width):
+            keys = slice(
+                chunk.keys.start + begin, chunk.keys.start + min(begin + width, chunk.count)
+            )
+            part, place = sums[:, :, :, keys], chunk.place + begin
+            length = keys.stop - keys.start
+            if chunk.step == 0:
+                total[:, :, place : place + length].add_(part.sum(2))
+            else:
+                end = place + (slab.count - 1) * chunk.step + length
+                _windows(total[:, :, place:end], chunk.step, slab.count, length).add_(part)
+
+
+def _own(x, slab):
+    """What belongs to the slab's batch entries, where entries differ."""
+    return x[slab.entries] if x.shape[0] > 1 else x
+
+
+def _entries_of(numbers, slab):
+    """The numbers of the slab's batch entries."""
+    numbers = tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
+    return _repeated(numbers, slab.count)
+
+
+def _store(outs, slab, results):
+    """Write what a slab gives."""
+    for out, result in zip(outs, results, strict=True):
+        target = out[slab.entries, :, slab.rows]
+        result = _as_tokens(result.reshape(*slab.shape, *out.shape[3:]), slab.count)
+        target.unflatten(2, (slab.count, -1)).copy_(result)
+
+
+def _forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, by_states):
+    """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
+    wide = _wide(q.dtype)
+    outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+    outs += [q.new_empty(q.shape[:3], dtype=wide) for _ in range(0)]
+    numbers = _numbers(q, k, v, scale, kv_lengths)
+
+    def run(q, k, v, numbers, call, store):
+        work, kv_heads = None, v.shape[1]
+        heads = q.shape[1]
+        sums = _running_sums(k, v, numbers, heads)
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
+            found = sums.of(slab) if slab.runs else ()  # before the rows, which are read next
+            q_rows = _rows_in(q, slab)
+            state = None
+            if slab.runs:
+                state = _begun(
+                    found, q_rows, _entries_of(numbers, slab), heads, kv_heads, slab,
+                )  # fmt: skip
+            work = _workspace(slab, chunks, q, 2, work)
+            results = _forward_slab(
+                _folded(q_rows, kv_heads), _keys_of(k, slab, chunks), _keys_of(v, slab, chunks),
+                _entries_of(numbers, slab), slab, chunks, work, call, state,
+            )  # fmt: skip
+            store(slab, results)
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(q, k, v, numbers, call, functools.partial(_store, outs))
+    return tuple(outs)
+
+
+def _backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_lengths, by_states):
+    """The gradients of q, k and v."""
+    wide = _wide(q.dtype)
+    dq = q.new_empty(q.shape)
+    dk = k.new_zeros(k.shape, dtype=wide)
+    dv = v.new_zeros(v.shape, dtype=wide)
+    numbers = _numbers(q, k, v, scale, kv_lengths)
+
+    def run(q, k, v, d_out, dk, dv, numbers, call, store):
+        work, kv_heads = None, v.shape[1]
+        heads = q.shape[1]
+        collapsed = []
+        sums = _running_sums(k, v, numbers, heads)
+        for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
+            q, v, q_start, k_start, q_starts, kv_lengths, call
+        ):
+            work = _workspace(slab, chunks, q, 2, work)
+            q_rows = _rows_in(q, slab)
+            d_out_rows = _rows_in(d_out, slab)
+            d_rows = _folded(d_out_rows, kv_heads)
+            dk_sums = _key_sums(dk, slab, chunks)
+            dv_sums = _key_sums(dv, slab, chunks)
+            results = _backward_slab(
+                _folded(q_rows, kv_heads), _keys_of(k, slab, chunks), _keys_of(v, slab, chunks),
+                d_rows, dv_sums.flatten(0, 1), dk_sums.flatten(0, 1),
+                _entries_of(numbers, slab), slab, chunks, work, call,
+            )  # fmt: skip
+            _add_key_sums(dk, dk_sums, slab, chunks)
+            _add_key_sums(dv, dv_sums, slab, chunks)
+            if slab.runs:
+                collapsed.append(slab)
+                given = _row_gradients(
+                    sums.of(slab), q_rows, d_out_rows, _entries_of(numbers, slab), heads, slab,
+                )  # fmt: skip
+                if given is not None:
+                    results = (results[0] + given[0].reshape(results[0].shape),)
+            store(slab, results)
+        _add_key_gradients(
+            collapsed, q, k, v, d_out, numbers, heads, dk, dv,
+        )  # fmt: skip
+
+    grads = (dq,)
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(
+            q, k, v, d_out, dk, dv, numbers, call, functools.partial(_store, grads),
+        )  # fmt: skip
+    return dq, dk.to(k.dtype), dv.to(v.dtype)
+
+
+_ROWS = 64  # rows of a slab, and keys of a block
+
+
+class _Near(NamedTuple):
+    """The key that features are relative to: exponents grow with the distance, these do not."""
+
+    at: int  # its position
+    keys: tuple  # its exponents
+
+
+class _Sums(NamedTuple):
+    """Sums of features, and the key that these are relative to."""
+
+    states: tuple
+    near: _Near
+
+
+_KEPT = 8  # windows
+
+
+class _Blocks:
+    """The keys of some batch entries in blocks, of which some begin with a slab of rows."""
+
+    def __init__(self, entries, origin, length, low, most):
+        self.entries, self.origin, self.length, self.low = entries, origin, length, low
+        self.most = most  # how many are taken at once
+        self.backwards = False  # whether runs grow from the last slab to the first
+        self.kept = {}  # the last windows of keys: blocks and slabs read the same
+        self.ahead = False  # whether runs lie after the rows that see them
+
+    def kept_or(self, make, x, *places):
+        """What was made of some places of a tensor, or is made now."""
+        key = id(x), *places
+        if key not in self.kept:
+            if len(self.kept) == _KEPT:
+                self.kept.pop(next(iter(self.kept)))
+            self.kept[key] = make(), x
+        return self.kept[key][0]
+
+    @property
+    def count(self):
+        return -(-(self.length - self.origin) // _ROWS) if self.length > 0 else 0
+
+    def keys(self, block):
+        """The places of a block's keys."""
+        start = self.origin + block * _ROWS
+        return slice(max(0, start), min(self.length, start + _ROWS))
+
+    def coordinates(self, first, count, device):
+        """Those of the keys of a block, [keys, 1], or of some [count * entries, 1, keys, 1]."""
+        keys = self.keys(first)
+        found = self.low + torch.arange(keys.start, keys.stop, device=device)[:, None]
+        return (
+            found
+            if count == 1
+            else _shifted(found, _ROWS, count, self.entries.stop - self.entries.start)
+        )
+
+    def edge(self, block):
+        """The coordinate of the key of a block that is next to the rows that see all of them."""
+        keys = self.keys(block)
+        return self.low + (keys.start if self.ahead else keys.stop - 1)
+
+    def together(self, block):
+        """The first of the blocks that are taken at once with one, and how many these are."""
+        first, end = int(self.origin < 0), max(0, self.length - self.origin) // _ROWS
+        if not first <= block < end:
+            return block, 1  # it has fewer keys
+        low = max(first, block - block % self.most)
+        return low, min(end, block - block % self.most + self.most) - low
+
+    def run(self, low, high):
+        """The first block within keys low … high - 1, and the one after the last."""
+        first = 0 if low <= 0 else -((self.origin - low) // _ROWS)
+        end = self.count if high >= self.length else (high - self.origin) // _ROWS
+        return (first, end) if first < end else (0, 0)
+
+
+def _added(total, more, outs=None):
+    """Sums of the same kind added up, where `outs` says; None is a sum of nothing."""
+    if total is None or more is None:
+        return more if total is None else total
+    outs = outs or (None,) * len(total)
+    return tuple(torch.add(a, b, out=out) for a, b, out in zip(total, more, outs, strict=True))
+
+
+class _Slots:
+    """Sums of slabs that are computed together, each made in its part of the memory for all."""
+
+    def __init__(self, count):
+        self.count, self.at, self.memory, self.sums = count, 0, None, [None] * count
+
+    def outs(self, states):
+        """Where the sums of the slab that has its turn belong; None where it is the only one."""
+        if self.count == 1:
+            return None
+        if self.memory is None:
+            self.memory = [x.new_empty(self.count, *x.shape) for x in states]
+        return [x[self.at] for x in self.memory]
+
+    def fill(self, at, run, ends):
+        """Make the sums of one slab."""
+        self.at = at
+        self.sums[at] = sums = run.between(*ends, self)
+        if sums is not None and self.count > 1:
+            sums = sums.states
+            for out, x in zip(self.outs(sums), sums, strict=True):
+                if x.data_ptr() != out.data_ptr():  # it was there already
+                    out.copy_(x)
+
+    def together(self, entries):
+        """The sums of all slabs, as those of one with more batch entries."""
+        if self.memory is None:
+            return self.sums[0]
+        states = tuple(x.flatten(0, 1) for x in self.memory)
+        count = entries.stop - entries.start
+        at = torch.tensor([each.near.at for each in self.sums], device=states[0].device)
+        at = at.repeat_interleave(count)[:, None, None, None]
+        keys = zip(*(each.near.keys for each in self.sums), strict=True)
+        return _Sums(states, _Near(at, tuple(_all_of(each, count) for each in keys)))
+
+
+class _Runs:
+    """Sums over runs of items, each told by its first item and the one after its last.
+
+    A run that follows another costs what is new in it. Nothing is ever subtracted: when items leave
+    at the front, the sums of what stays have been kept, or are taken anew.
+    """
+
+    def __init__(self, of_item, joined):
+        self.of_item, self.joined = of_item, joined
+        self.begin(0)
+
+    def begin(self, low):
+        self.low = self.middle = self.high = low
+        self.front = []  # sums over first … middle - 1, for first items from middle - 1 down to low
+        self.back = None  # the sum over middle … high - 1
+
+    def between(self, low, high, slots):
+        """The sum over items low … high - 1, in a slot if made now; None for none."""
+        if low >= high:
+            return None
+        if low < self.low and high == self.high:
+            return self._extended_down(low, slots)
+        if low < self.low or low >= self.high or high < self.high:
+            self.begin(low)
+        for item in range(self.high, high):
+            last = item == high - 1 and not self.front
+            self.back = self._join(self.back, self.of_item(item), slots if last else None)
+        self.high = high
+        if low > self.low:
+            self._leave(low)
+        return self._join(self.front[-1][1] if self.front else None, self.back, slots)
+
+    def _extended_down(self, low, slots):
+        total = self._join(self.front[-1][1] if self.front else None, self.back)
+        for item in range(self.low - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total, slots if item == low else None)
+        self.low, self.middle, self.front, self.back = low, self.high, [(low, total)], None
+        return total
+
+    def _leave(self, low):
+        while self.front and self.front[-1][0] < low:
+            self.front.pop()
+        if not self.front and low != self.middle:
+            self._turn(low)
+        self.low = low
+
+    def _turn(self, low):
+        """Sums from every first item on, so that the next ones to leave cost nothing."""
+        self.front, total = [], None
+        for item in range(self.high - 1, low - 1, -1):
+            total = self._join(self.of_item(item), total)
+            self.front.append((item, total))
+        self.middle, self.back = self.high, None
+
+    def _join(self, earlier, later, slots=None):
+        if earlier is None or later is None:
+            return later if earlier is None else earlier
+        return self.joined(earlier, later, slots and slots.outs(later.states))
+
+
+class _RunsOfSlabs:
+    """For slabs one after the other the sums over the runs of blocks that all their rows see."""
+
+    def __init__(self, of_blocks, joined):
+        self.of_blocks, self.joined, self.blocks = of_blocks, joined, None
+
+    def of(self, slab):
+        slab.blocks.kept.clear()  # memory is used again where all of it is free
+        if slab.blocks is not self.blocks:
+            self.blocks = blocks = slab.blocks
+            made = functools.lru_cache(2)(functools.partial(self.of_blocks, blocks))
+
+            def of_block(block):
+                first, count = blocks.together(block)
+                return made(first, count)[block - first]
+
+            self.runs = [_Runs(of_block, self.joined(blocks)) for _ in slab.runs[0]]
+        found = [_Slots(slab.count) for _ in self.runs]
+        order = range(slab.count)
+        for at in order[::-1] if slab.blocks.backwards else order:
+            for slots, run, ends in zip(found, self.runs, slab.runs[at], strict=True):
+                slots.fill(at, run, ends)
+        return [slots.together(slab.entries) for slots in found]
+
+
+def _all_of(numbers, count):
+    """Exponents of keys for each of so many batch entries; a plain number is that of all."""
+    if not isinstance(numbers[0], Tensor):
+        return numbers[0]
+    return torch.cat([x.expand(count, *x.shape[1:]) for x in numbers])
+
+
+def _positions_of(positions, x):
+    """The position of each block or slab, a number or [count * entries, 1, 1, 1]."""
+    if len(positions) == 1:
+        return positions[0]
+    at = torch.tensor(positions, device=x.device)
+    return at.repeat_interleave(x.shape[0] // len(positions))[:, None, None, None]
+
+
+def _parted(states, near, positions):
+    """Sums of several blocks or slabs, each with what it is relative to."""
+    count = len(positions)
+    if count == 1:
+        return [_Sums(states, _Near(positions[0], near.keys))]
+    states = zip(*(x.chunk(count) for x in states), strict=True)
+
+    def parts(x):
+        return x.chunk(count) if isinstance(x, Tensor) and x.shape[0] > 1 else (x,) * count
+
+    keys = list(zip(*map(parts, near.keys), strict=True)) or [()] * count
+    return [
+        _Sums(own, _Near(at, near_by))
+        for own, at, near_by in zip(states, positions, keys, strict=True)
+    ]
+
+
+def _at_once(heads, q, width):
+    """How many slabs of some heads are computed together: as many as stay in the cache."""
+    found = max(
+        1, 2 * _SCORES // (heads * max(_ROWS * width, _ROWS * _ROWS, q.shape[-1] * q.shape[-1]))
+    )
+    return 1 << found.bit_length() - 1  # so that groups of slabs and of blocks begin together
+
+
+def _groups_of_slabs(found, most, shifts):
+    """Slabs one behind the other that meet as many keys, in groups that are computed together."""
+    groups, last = [], None
+    for slab, chunks in found:
+        form = (
+            slab.shape,
+            [chunk.count for chunk in chunks],
+            [low < high for low, high in slab.runs[0]],
+        )
+        widest = max(form[1], default=0)
+        group, steps = groups[-1] if groups else ([], None)
+        own = _steps(group[-1][1], chunks) if form == last else None
+        begins = (slab.first - slab.blocks.low - slab.blocks.origin) // _ROWS % most(widest) == 0
+        fits = own is not None and steps in (None, own) and len(group) < most(widest) and not begins
+        if fits and (not shifts or all(map(_moves_along, own, group[-1][1], chunks))):
+            group.append((slab, chunks))
+            groups[-1] = group, own
+        else:
+            groups.append(([(slab, chunks)], None))
+        last = form
+    return [_joined_slabs(group, steps) for group, steps in groups]
+
+
+def _steps(one, other):
+    """How much further a slab's chunks lie than those of the one before; None if some do not."""
+    steps = [b.keys.start - a.keys.start for a, b in zip(one, other, strict=True)]
+    return steps if min(steps, default=0) >= 0 else None
+
+
+def _moves_along(step, one, other):
+    """Whether the same pairs of a chunk are related in both slabs, by their distances alone."""
+    return step == _ROWS or all(
+        x.full[0] <= x.start and x.start + x.count <= x.full[1] for x in (one, other)
+    )
+
+
+def _joined_slabs(group, steps):
+    """One slab with more batch entries, whose chunks lie in the windows of keys that these have."""
+    (slab, chunks), count = group[0], len(group)
+    if count == 1:
+        return group[0]
+    entries = slab.shape[0]
+    joined, begin = [], 0
+    for at, (chunk, step) in enumerate(zip(chunks, steps, strict=True)):
+        full = [each[at].full for _, each in group]
+        full = (
+            max(low - number * step for number, (low, _) in enumerate(full)),
+            min(high - number * step for number, (_, high) in enumerate(full)),
+        )
+        keys = slice(begin, begin + chunk.count)
+        begin = keys.stop
+        joined.append(
+            chunk._replace(
+                keys=keys, full=full, place=chunk.keys.start, step=step, slabs=(count, entries)
+            )
+        )
+    slab = slab._replace(
+        rows=_rows_of_all([each for each, _ in group]),
+        shape=(count * entries, *slab.shape[1:]),
+        runs=tuple(each.runs[0] for each, _ in group),
+        count=count,
+    )
+    return slab, joined
+
+
+def _rows_of_all(slabs):
+    """The places of the rows of slabs one behind the other."""
+    rows = [slab.rows for slab in slabs]
+    return slice(rows[0].start, rows[-1].stop, rows[0].step)
+
+
+def _collapsed(first, last, blocks, segments):
+    """The chunks that rows first … last meet pair by pair, and the runs that they do not."""
+    chunks, runs = [], []
+    done = 0
+    for (start, stop), full in segments:
+        start, stop = max(start - blocks.low, done), min(stop - blocks.low, blocks.length)
+        low, high = blocks.run(max(full[0] - blocks.low, start), min(full[1] - blocks.low, stop))
+        runs.append((low, high))
+        parts = ((start, stop),)
+        if low < high:
+            parts = (start, blocks.keys(low).start), (blocks.keys(high - 1).stop, stop)
+        for begin, end in parts:
+            for key in range(begin, end, _MOST_KEYS):
+                keys = slice(key, min(key + _MOST_KEYS, end))
+                chunks.append(_Chunk(keys, key + blocks.low, full, (first, last + 1)))
+        if start < stop:
+            done = stop
+    return chunks, tuple(runs)
+
+
+def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab with its chunks of keys, in an order in which runs grow."""
+    batch, heads, n, _ = q.shape
+    m = v.shape[2]
+    most = max(1, _SCORES // (heads * _ROWS * _ROWS))
+    shifts = True
+    for entries, start, length in _groups(batch, m, q_start, q_starts, kv_lengths, most):
+        origin, low, count = start, k_start, n
+        shift = (origin - low) % _ROWS  # so that blocks begin where slabs do
+        at_once = functools.cache(
+            functools.partial(_at_once, (entries.stop - entries.start) * heads, q)
+        )
+        origin_of_blocks = shift - _ROWS if shift else 0
+        blocks = _Blocks(entries, origin_of_blocks, length, low, at_once(0))
+        found = []
+        for row in range(0, count, _ROWS):
+            end = min(row + _ROWS, count)
+            first, last = origin + row, origin + end - 1
+            segments = _segments(first, last, call)
+            chunks, runs = _collapsed(first, last, blocks, segments)
+            shape = (entries.stop - entries.start, heads, end - row)
+            slab = _Slab(entries, slice(row, end), first, last, shape, blocks=blocks, runs=(runs,))
+            found.append((slab, chunks))
+        blocks.ahead = any(
+            (blocks.keys(low).start + blocks.low) > slab.last
+            for slab, _ in found
+            for low, high in slab.runs[0]
+            if low < high
+        )
+        blocks.backwards = _shrink([slab.runs[0] for slab, _ in found])
+        found = _groups_of_slabs(found, at_once, shifts)
+        yield from found[::-1] if blocks.backwards else found
+
+
+def _shrink(runs):
+    """Whether the runs of one slab after the other end at one place but begin later and later."""
+    some = [run for each in runs for run in each if run[0] < run[1]]
+    return len({high for _, high in some}) == 1 and len({low for low, _ in some}) > 1
+
+
+def _users(ends, count):
+    """For each block the runs of slabs that have it, given the run of blocks that each slab has."""
+    at = [slab for slab, (low, high) in enumerate(ends) if low < high]
+    lows, highs = [ends[slab][0] for slab in at], [ends[slab][1] for slab in at]
+    if lows == sorted(lows) and highs == sorted(highs):
+        found = [
+            (bisect.bisect_right(highs, each), bisect.bisect_right(lows, each))
+            for each in range(count)
+        ]
+        return at, [[run] if run[0] < run[1] else [] for run in found]
+    found = [[] for _ in range(count)]
+    for slab, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        for block in range(low, high):
+            if found[block] and found[block][-1][1] == slab:
+                found[block][-1] = (found[block][-1][0], slab + 1)
+            else:
+                found[block].append((slab, slab + 1))
+    return at, found
+
+
+class _RunsOfBlocks:
+    """For blocks of keys the sums over the slabs all of whose rows see them."""
+
+    def __init__(self, of_slab, joined, slabs):
+        self.joined, self.blocks = joined(slabs[0].blocks), slabs[0].blocks
+        self.members = [
+            (slab, number) for slab in range(len(slabs)) for number in range(slabs[slab].count)
+        ]
+        self.made = functools.lru_cache(4)(lambda slab: of_slab(slabs[slab]))
+        runs = zip(*(each for slab in slabs for each in slab.runs), strict=True)
+        self.users = [_users(ends, self.blocks.count) for ends in runs]
+        self.running = {}
+
+    def groups(self):
+        """The first of some blocks, how many, and their sums, in the order in which runs grow."""
+        count = self.blocks.count
+        ends = [
+            [users[block][-1] if users[block] else (0, 0) for _, users in self.users]
+            for block in range(count)
+        ]
+        backwards = _shrink(ends)
+        block = 0
+        groups = []
+        while block < count:
+            first, number = self.blocks.together(block)
+            number -= block - first
+            alike = [
+                sum(len(users[each]) for _, users in self.users)
+                for each in range(block, block + number)
+            ]
+            number = next((at for at, each in enumerate(alike) if each != alike[0]), number)
+            groups.append((block, number))
+            block += number
+        for first, number in groups[::-1] if backwards else groups:
+            self.blocks.kept.clear()
+            yield first, number, self.of(first, number, backwards)
+        self.running.clear()  # runs know of this object: what they hold is free at once
+
+    def of(self, first, number, backwards):
+        found = [_Slots(number) for _, users in self.users for _ in users[first]]
+        order = range(number)
+        for at in order[::-1] if backwards else order:
+            for slots, (run, ends) in zip(found, self.runs_of(first + at), strict=True):
+                slots.fill(at, run, ends)
+        return [slots.together(self.blocks.entries) for slots in found]
+
+    def runs_of(self, block):
+        """The runs of slabs that see a block, and their ends."""
+        for segment, (at, users) in enumerate(self.users):
+            for place, ends in enumerate(users[block]):
+                if (segment, place) not in self.running:
+                    self.running[segment, place] = _Runs(
+                        functools.partial(self.of_item, at), self.joined
+                    )
+                yield self.running[segment, place], ends
+
+    def of_item(self, at, item):
+        slab, number = self.members[at[item]]
+        return self.made(slab)[number]
+
+
+def _by_blocks(slabs):
+    """Slabs of the same batch entries together, in the order of their rows."""
+    groups = {}
+    for slab in slabs:
+        groups.setdefault(slab.blocks, []).append(slab)
+    return [sorted(group, key=lambda slab: slab.first) for group in groups.values()]
+
+
+def _by_state(x, shape):
+    """[batch, heads, rows, c] -> [batch * state heads, rows, c], their numbers in `shape`."""
+    return x.reshape(shape[0] * shape[3], -1, x.shape[-1])
+
+
+def _by_key_head(x, shape):
+    """[batch * state heads, keys, c] -> [batch, kv heads, keys, c], sums over shared keys."""
+    return x.view(shape[0], shape[1], -1, *x.shape[1:]).sum(2)
+
+
+def _leaves(*tensors):
+    """Tensors at which gradients end."""
+    return tuple(x.detach().requires_grad_() for x in tensors)
+
+
+def _pulled(outputs, leaves, d_outputs):
+    """The gradients of leaves, given those of the outputs that have any."""
+    pairs = zip(outputs, d_outputs, strict=True)
+    pairs = [(out, d_out) for out, d_out in pairs if d_out is not None and out.requires_grad]
+    if not pairs:
+        return tuple(map(torch.zeros_like, leaves))
+    outs, d_outs = zip(*pairs, strict=True)
+    return torch.autograd.grad(outs, leaves, d_outs, materialize_grads=True)
+
+
+def _keys_in(x, blocks, first, count, dtype):
+    """[batch, kv heads, m, ...] -> [blocks * batch, kv heads, keys, c] in the type of sums."""
+    keys = blocks.keys(first)
+    x = _window(x, blocks, keys.start, _ROWS, count, keys.stop - keys.start).to(dtype)
+    return x if x.dim() == 4 else x[..., None]
+
+
+def _add_to_keys(total, given, blocks, first, count):
+    """Add what blocks give to the gradients of their keys."""
+    keys = slice(blocks.keys(first).start, blocks.keys(first + count - 1).stop)
+    total[blocks.entries, :, keys].unflatten(2, (count, -1)).add_(_as_tokens(given, count))
+
+
+def _keys_at(x, blocks, places, dtype):
+    """[batch, kv heads, m, ...] -> [places * batch, kv heads, 1, c] in the type of sums."""
+    x = _apart(x[blocks.entries][:, :, places], len(places)).to(dtype)
+    return x if x.dim() == 4 else x[..., None]
+
+
+def _repeated(numbers, count):
+    """Numbers of batch entries for several blocks of each."""
+    return tuple(
+        x.repeat(count, 1, 1, 1) if isinstance(x, Tensor) and x.shape[0] > 1 else x for x in numbers
+    )
+
+
+# How many products take as long as what else is done for a slab of pairs, for slabs that are
+# together, for one of these, for a number of a token; those of states take half as long again.
+_SLAB, _GROUP, _MEMBER, _NUMBER = 3_000_000, 8_000_000, 200_000, 16
+
+
+def _takes_states(form, q, v, q_start, k_start):
+    """Whether keys are summed by states: as the caller says, or where that takes fewer products.
+
+    Pair by pair there are two for every key that a row meets; states take as many for keys at the
+    ends of runs, and for every key and row the products of features and values.
+    """
+    if form not in ("torch", "triton"):
+        return form.endswith("linear")
+    n, m, heads = q.shape[2], v.shape[2], q.shape[1]
+    if n <= _ROWS:
+        return False
+    call = _Call(n, m, heads, 0)
+    met, at_ends, tokens, slabs, groups = 0.0, 0.0, 0.0, 0, 0
+    for origin, low, count, length in ((q_start, k_start, n, m),):
+        segments = functools.partial(_segments, call=call)
+        places = range(0, count, max(_ROWS, count // 8))
+        for row in places:
+            ends = [
+                (max(start, low), min(stop, low + length), full)
+                for (start, stop), full in segments(
+                    origin + row, origin + min(row + _ROWS, count) - 1
+                )
+            ]
+            seen = [
+                max(0, min(full[1], stop) - max(full[0], start) - _ROWS // 2)
+                for start, stop, full in ends
+            ]
+            touched = sum(max(0, stop - start) for start, stop, _ in ends)
+            met += touched * count / len(places)
+            at_ends += (touched - sum(seen)) * count / len(places)
+            tokens += any(seen) * (count + length) / len(places)
+        slabs += -(-count // _ROWS)
+        groups += 1 + count // (_ROWS * _at_once(heads, q, 0))
+    width, values = q.shape[-1] + v.shape[-1], q.shape[-1] * (v.shape[-1] + 1)
+    by_pairs = heads * met * width + max(1, heads * met / _SCORES) * _SLAB
+    if form == "triton":  # sums take exact products, and launches of their own
+        by_states = 2 * heads * (at_ends * width + tokens * values) + _LEAST_PRODUCTS / q.shape[0]
+        return by_states < 0.9 * heads * met * width
+    by_states = 1.5 * heads * (at_ends * width + tokens * values) + heads * tokens * width * _NUMBER
+    return by_states + groups * _GROUP + slabs * _MEMBER < 0.9 * by_pairs
+
+
+def _row_features(q, i, near, numbers, shape):
+    """What queries give to each term, [batch * heads, group * rows, features]."""
+    _, _, factor_1, decay_1 = numbers
+    f0 = q * factor_1 * torch.exp(decay_1 * (i - near.at).to(q.dtype))
+    return (_by_state(f0, shape),)
+
+
+def _key_features(k, j, near, numbers, heads):
+    """What keys give to each term, [batch * heads, keys, features]."""
+    _, _, _, decay_1 = numbers
+    k = _of_heads(k, heads)
+    f0 = k * torch.exp(decay_1 * (near.at - j).to(k.dtype))
+    return (f0.flatten(0, 1),)
+
+
+def _near(k, at, numbers, heads):
+    """The key that features are relative to: its position and its exponents."""
+    return _Near(at, ())
+
+
+def _retention_moved(states, start, end, numbers):
+    """Sums over keys relative to one key, as sums relative to another."""
+    if start is end:
+        return states
+    _, _, _, decay_1 = numbers
+    (s0,) = states
+    move0 = _as_factor(
+        torch.exp(torch.as_tensor(decay_1 * (end.at - start.at), dtype=torch.float64)), s0
+    )
+    return (s0 * move0,)
+
+
+def _joined(to_later, turned, numbers, earlier, later, outs=None):
+    """Sums over two runs, one behind the other, relative to what is near the later or the earlier.
+
+    `turned` is for sums over rows, whose features grow where those of keys shrink.
+    """
+    near = later.near if to_later else earlier.near
+
+    def moved(sums):
+        ends = (near, sums.near) if turned else (sums.near, near)
+        return sums.states if sums.near is near else _retention_moved(sums.states, *ends, numbers)
+
+    return _Sums(_added(moved(earlier), moved(later), outs), near)
+
+
+def _of_blocks(k, v, numbers, heads, blocks, first, count):
+    """What the keys of each of some blocks add to the sums of rows that see all of them."""
+    dtype = _wide(v.dtype)
+    k = _keys_in(k, blocks, first, count, dtype)
+    v = _keys_in(v, blocks, first, count, dtype)
+    j = blocks.coordinates(first, count, v.device)
+    numbers = _repeated(numbers, count)
+    at = slice(0, 1) if blocks.ahead else slice(-1, None)
+    positions = [blocks.edge(each) for each in range(first, first + count)]
+    near = _near(k[:, :, at], _positions_of(positions, v), numbers, heads)
+    (f0,) = _key_features(k, j, near, numbers, heads)
+    values = _of_heads(v, heads).flatten(0, 1)
+    states = (torch.bmm(f0.mT, values),)
+    return _parted(states, near, positions)
+
+
+def _running_sums(k, v, numbers, heads):
+    """Sums over runs of blocks of keys, for the slabs of one pass."""
+
+    def of_blocks(blocks, first, count):
+        return _of_blocks(k, v, _entries_of(numbers, blocks), heads, blocks, first, count)
+
+    return _RunsOfSlabs(
+        of_blocks,
+        lambda blocks: functools.partial(
+            _joined, not blocks.ahead, False, _entries_of(numbers, blocks)
+        ),
+    )
+
+
+def _begun(found, q, numbers, heads, kv_heads, slab):
+    """The sums of a slab's rows over the keys that all of them see; None where there are none."""
+    i = slab.coordinates(q.device)
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+        (f0,) = _row_features(q, i, sums.near, numbers, (*slab.shape, heads))
+        own = (torch.bmm(f0, s0),)
+        total = _added(total, own)
+    if total is None:
+        return None
+    (out,) = total
+    return (out.view(slab.shape[0] * kv_heads, -1, out.shape[-1]),)
+
+
+def _sum_gradients(d_rows, numbers, slab, heads):
+    """The gradients of the sums of a slab's rows, [batch * heads, group * rows, width]."""
+    return (_by_state(d_rows, (*slab.shape, heads)),)
+
+
+def _row_gradients(found, q, d_rows, numbers, heads, slab):
+    """What the keys that all rows of a slab see give to the gradients of rows."""
+    i = slab.coordinates(q.device)
+    (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+        with torch.enable_grad():
+            (q,) = _leaves(q)
+            features = _row_features(q, i, sums.near, numbers, (*slab.shape, heads))
+        d_features = (
+            torch.bmm(g0, s0.mT),
+        )  # fmt: skip
+        own = _pulled(features, (q,), d_features)
+        total = _added(total, own)
+    return total
+
+
+def _of_slab(q, k, d_rows, numbers, heads, slab):
+    """What the rows of a slab add to the gradients of keys that all of them see."""
+    i = slab.coordinates(q.device)
+    blocks = slab.blocks
+    places = [min(max(each - blocks.low, 0), blocks.length - 1) for each in slab.edges()]
+    positions = [blocks.low + each for each in places]
+    near = _near(
+        _keys_at(k, blocks, places, d_rows.dtype), _positions_of(positions, d_rows), numbers, heads
+    )
+    (f0,) = _row_features(q, i, near, numbers, (*slab.shape, heads))
+    (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
+    states = (torch.bmm(f0.mT, g0),)
+    return _parted(states, near, positions)
+
+
+def _key_gradients(found, k, v, numbers, heads, blocks, first, count):
+    """What the rows that see all keys of some blocks give to the gradients of these."""
+    dtype = _wide(v.dtype)
+    k = _keys_in(k, blocks, first, count, dtype)
+    v = _keys_in(v, blocks, first, count, dtype)
+    j = blocks.coordinates(first, count, v.device)
+    numbers = _repeated(numbers, count)
+    values = _of_heads(v, heads).flatten(0, 1)
+    total = None
+    for sums in filter(None, found):
+        (s0,) = sums.states
+        with torch.enable_grad():
+            (k,) = _leaves(k)
+            features = _key_features(k, j, sums.near, numbers, heads)
+        (f0,) = (each.detach() for each in features)
+        d_values = torch.bmm(f0, s0)
+        d_values = _by_key_head(d_values, v.shape)
+        d_features = (
+            (torch.bmm(values, s0.mT)).expand_as(f0),
+        )  # fmt: skip
+        own = (*_pulled(features, (k,), d_features), d_values)
+        total = _added(total, own)
+    return total
+
+
+def _add_key_gradients(
+    slabs, q, k, v, d_out, numbers, heads,
+    dk, dv,
+):  # fmt: skip
+    """Add what rows give to the gradients of keys that all rows of their slabs see."""
+
+    def of_slab(slab):
+        d_rows = _rows_in(d_out, slab)
+        q_rows = _rows_in(q, slab)
+        return _of_slab(
+            q_rows, k, d_rows, _entries_of(numbers, slab), heads, slab,
+        )  # fmt: skip
+
+    for group in _by_blocks(slabs):
+        blocks = group[0].blocks
+        own = _entries_of(numbers, blocks)
+        sums = _RunsOfBlocks(
+            of_slab,
+            lambda blocks: functools.partial(
+                _joined, blocks.ahead, True, _entries_of(numbers, blocks)
+            ),
+            group,
+        )
+        for first, count, found in sums.groups():
+            given = _key_gradients(found, k, v, own, heads, blocks, first, count)
+            if given is not None:
+                _add_to_keys(dk, given[0], blocks, first, count)
+                _add_to_keys(dv, given[1], blocks, first, count)
+
+
+_BLOCK = 128  # rows of a block
+
+
+def _scores(rows, keys):
+    """[batch, heads, blocks, rows, d] and [batch, heads, blocks, keys, d] -> scores."""
+    return torch.bmm(rows.flatten(0, 2), keys.flatten(0, 2).mT).view(*rows.shape[:4], keys.shape[3])
+
+
+def _sum(weight, values):
+    """Weights of pairs and [batch, heads, blocks, keys, e] -> [batch, heads, blocks, rows, e]."""
+    return torch.bmm(weight.flatten(0, 2), values.flatten(0, 2)).view(
+        *weight.shape[:4], values.shape[4]
+    )
+
+
+def _lifted(numbers):
+    """Numbers of heads with an axis for blocks."""
+    return tuple(x[:, :, None] if isinstance(x, Tensor) else x for x in numbers)
+
+
+def _call_of(q, v):
+    heads = torch.arange(q.shape[1], device=q.device)[:, None, None, None]
+    return _Call(q.shape[2], v.shape[2], q.shape[1], heads)
+
+
+def _weights_of(q, k, i, j, hidden, numbers, call):
+    """Weights of pairs, what they are divided by, and the numbers of rows, in plain operations."""
+    weight_constant, scale, _, _ = numbers
+    dot_qk = _scores(q, k)
+    weight = weight_constant ** (i - j).to(q.dtype) * scale * dot_qk
+    kept = weight.masked_fill(hidden, 0.0)
+    return kept, None, ()
+
+
+def _batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
+    """What `_forward` returns, in memory that grows as rows times keys of a block."""
+    batch, heads, n, _ = q.shape
+    kv_heads, m = v.shape[1:3]
+    dtype, wide, device = q.dtype, _wide(q.dtype), q.device
+    numbers = _lifted(_numbers(q, k, v, scale, kv_lengths))
+    call = _call_of(q, v)
+    # Blocks enough for any n, so that n stays a free size when exported; lanes past n are dropped.
+    blocks = n // _BLOCK + 2
+    lane = torch.arange(_BLOCK, device=device)
+    row = _BLOCK * torch.arange(blocks, device=device)[:, None] + lane  # [blocks, rows]
+
+    first = q_start + row[None, :, 0]  # [batch or 1, blocks]
+    if q_starts is not None:
+        first = first + q_starts[:, None]
+    i = first[..., None] + lane
+    j = k_start + torch.arange(m, device=device)[None, None]
+    place = j - k_start
+    length = m if kv_lengths is None else kv_lengths.clamp(0, m)[:, None, None]
+    seen = (place >= 0) & (place < length)  # [batch or 1, blocks, keys]
+    kv_head = torch.arange(heads, device=device) // (heads // kv_heads)
+
+    def blocked(x):  # [batch, heads, n, c] -> [batch, heads, blocks, rows, c]
+        return x.to(wide)[:, :, row.clamp(max=n - 1)]
+
+    def windows(x):  # [batch, kv heads, m, c] -> [batch, heads, blocks, keys, c]
+        x = x.to(wide)[:, kv_head, None].masked_fill(~seen[:, None, :, :, None], 0)
+        return x.expand(-1, -1, blocks, -1, -1)
+
+    i, j = i[:, None, :, :, None], j[:, None, :, None, :]
+    hidden = ~(_related(i, j, call) & seen[:, None, :, None, :])
+    weight, norm, numbers_of_rows = _weights_of(blocked(q), windows(k), i, j, hidden, numbers, call)
+    out = _sum(weight, windows(v))
+    if norm is not None:
+        out = out * _reciprocal(norm)
+
+    def joined(x):  # [batch, heads, blocks, rows, c] -> [batch, heads, n, c]
+        return x.flatten(2, 3).index_select(2, torch.arange(n, device=device))
+
+    rest = (x.expand(batch, heads, blocks, _BLOCK, 1) for x in numbers_of_rows)
+    return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
+
+
+def _reciprocal(x):
+    """1 / x, and 0 where x is 0: a row without weights gives 0."""
+    if not isinstance(x, Tensor):
+        return 1.0 / x if x else 0.0
+    return torch.where(x == 0, 0.0, 1.0 / torch.where(x == 0, 1.0, x))
+
+
+def _as_factor(x, state):
+    """Factors [batch or 1, heads or 1, 1, features or 1] as states have their axes."""
+    x = x.to(state.dtype)
+    if x.dim() < 4:
+        return x
+    heads = x.shape[1]
+    return x.expand(max(x.shape[0], state.shape[0] // heads), heads, 1, x.shape[3]).flatten(0, 1).mT
+
+
+def _table(x, q):
+    """Numbers of heads as [batch or 1, heads or 1, 1, 1], in the type of sums."""
+    x = torch.as_tensor(x, device=q.device).to(_wide(q.dtype))
+    return x.reshape((1,) * (4 - x.dim()) + x.shape)
+
+
+def _of_heads(x, heads):
+    """Something of each key head for every query head; no copy where these are as many."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def _run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form):
+    by_states = _takes_states(form, q, v, q_start, k_start)
+    run = _launch_forward if form.startswith("triton") else _forward
+    return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, by_states)
+
+
+def _run_backward(*args):
+    *args, form = args
+    run = _launch_backward if form.startswith("triton") else _backward
+    return run(*args, _takes_states(form, args[0], args[2], *args[-4:-2]))
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form):
+        return _run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        q, k, v, *ctx.numbers, q_starts, kv_lengths, ctx.form = inputs
+        # Backward reads no out; what arrives for it stands in its place.
+        ctx.save_for_backward(q, k, v, *output[1:], q_starts, kv_lengths)
+
+    @staticmethod
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        grads = _Gradient.apply(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 3)
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _fold_vmap(_Attention, info, in_dims, args)
+
+
+class _Gradient(torch.autograd.Function):
+    """The backward pass; its own derivative comes from the plain operations of `_batched`."""
+
+    @staticmethod
+    def forward(*args):
+        return _run_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        *saved, ctx.form = inputs
+        ctx.numbers = saved[-5:-2]
+        gradients = saved[-6:-5]
+        ctx.save_for_backward(*saved[:3], *gradients, *saved[-2:])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        q, k, v, *gradients, q_starts, kv_lengths = ctx.saved_tensors
+
+        def differentiable(q, k, v):
+            outs = _batched(q, k, v, *ctx.numbers, q_starts, kv_lengths)
+            return (outs[0],)
+
+        def gradient(q, k, v, *gradients):
+            return torch.func.vjp(differentiable, q, k, v)[1](gradients)
+
+        inputs = q, k, v, *gradients
+        dq, dk, dv, *d_gradients = torch.func.vjp(gradient, *inputs)[1](grads)
+        return dq, dk, dv, *(None,) * 1, *d_gradients, *(None,) * 6
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return _fold_vmap(_Gradient, info, in_dims, args)
+
+
+def _fold_vmap(function, info, in_dims, args):
+    """Fold the mapped axis into the batch axis."""
+
+    def fold(x, axis):
+        if not isinstance(x, Tensor):
+            return x
+        x = x.expand(info.batch_size, *x.shape) if axis is None else x.movedim(axis, 0)
+        return x.flatten(0, 1)
+
+    outs = function.apply(*map(fold, args, in_dims))
+    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in outs), (0,) * len(outs)
+
+
+# Under torch.compile and torch.export the two passes are operators, opaque to the compiler.
+_OPERATOR = "retention_5f03ebda"
+
+
+_library = torch.library.Library("attncc", "FRAGMENT")
+
+
+def _register():
+    places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
+    numbers = f"float scale, {places}, str form"
+    inputs = "Tensor q, Tensor k, Tensor v"
+    _library.define(f"{_OPERATOR}({inputs}, {numbers}) -> Tensor")
+    statistics = ""
+    saved = f"Tensor out, {statistics}Tensor d_out"
+    gradients = "(Tensor, Tensor, Tensor)"
+    _library.define(f"{_OPERATOR}_backward({inputs}, {saved}, {numbers}) -> {gradients}")
+    _library.impl(_OPERATOR, lambda *args: _run(*args)[0], "CompositeExplicitAutograd")
+    _library.impl(f"{_OPERATOR}_backward", _run_backward, "CompositeExplicitAutograd")
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}", lib=_library)
+    def _(q, k, v, *numbers):
+        out = q.new_empty(*q.shape[:3], v.shape[-1])
+        return out
+
+    @torch.library.register_fake(f"attncc::{_OPERATOR}_backward", lib=_library)
+    def _(q, k, v, *rest):
+        return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+    def backward(ctx, d_out, *d_statistics):
+        *saved, q_starts, kv_lengths = ctx.saved_tensors
+        run = getattr(torch.ops.attncc, f"{_OPERATOR}_backward")
+        grads = run(*saved, d_out, d_out, *ctx.numbers, q_starts, kv_lengths, ctx.form)
+        return *grads, *(None,) * (len(ctx.numbers) + 3)
+
+    def setup_context(ctx, inputs, output):
+        _Attention.setup_context(ctx, inputs, (output,))
+
+    torch.library.register_autograd(
+        f"attncc::{_OPERATOR}", backward, setup_context=setup_context, lib=_library
+    )
+
+
+if not hasattr(torch.ops.attncc, _OPERATOR):  # a copy of this file may have been loaded already
+    _register()
+
+
+def _expect(holds, name, found, expected):
+    if not holds:
+        raise ValueError(f"retention: {name} is {found}, expected {expected}")
+
+
+def _check(q, k, v, kv_lengths, q_start, k_start):
+    """Refuse what the kernels would misread, with the argument's name."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _expect(not x.is_nested, name, "nested", "a dense tensor")
+        _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
+        _expect(x.dim() == 4, name, list(x.shape), "four axes: [batch, heads, length, width]")
+        _expect(x.dtype in _DTYPES, name, x.dtype, "float64, float32, bfloat16 or float16")
+        _expect(x.dtype == q.dtype, name, x.dtype, f"the dtype of q, {q.dtype}")
+        _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+    batch, heads, _, width = q.shape
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    _expect(
+        k.shape[0] == batch and v.shape[0] == batch, "the batch", shapes, "one size in q, k and v"
+    )
+    _expect(heads > 0 and k.shape[1] > 0, "the number of heads", shapes, "one or more")
+    _expect(heads % k.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of k's")
+    _expect(
+        v.shape[1:3] == k.shape[1:3],
+        "v",
+        list(v.shape),
+        f"the heads and length of k {list(k.shape)}",
+    )
+    _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
+    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
+        if isinstance(x, Tensor):
+            _expect(
+                x.shape == (batch,),
+                name,
+                list(x.shape),
+                f"one number for each of {batch} batch entries",
+            )
+            _expect(
+                not x.is_floating_point() and x.dtype != torch.bool, name, x.dtype, "whole numbers"
+            )
+            _expect(x.device == q.device, name, f"on {x.device}", f"the device of q, {q.device}")
+        elif x is not None:
+            _expect_number(name, x, 0 if name == "kv_lengths" else -(2**31))
+    _expect_number("k_start", k_start, 0)
+
+
+def _expect_number(name, x, least):
+    """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
+    traced = isinstance(x, torch.SymInt)
+    if not traced and (not isinstance(x, int) or isinstance(x, bool) or not least <= x < 2**31):
+        expected = f"a whole number of 32 bits, {least} or more"
+        expected += ", or a tensor of one for each batch entry" * (
+            name in ("kv_lengths", "q_start")
+        )
+        raise ValueError(f"retention: {name} is {x!r}, expected {expected}")
+
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _form(form, q):
+    """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
+    _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
+    if form is None:
+        return (
+            "triton" if triton is not None and q.is_cuda and q.dtype != torch.float64 else "torch"
+        )
+    if form == "triton":
+        _expect(triton is not None, "form", "'triton'", "triton to be installed")
+        _expect(
+            q.dtype != torch.float64,
+            "q",
+            q.dtype,
+            "float32, bfloat16 or float16 for the Triton form",
+        )
+        running = q.is_cuda or triton.knobs.runtime.interpret
+        _expect(running, "q", f"on {q.device}", "a GPU for the Triton form, or TRITON_INTERPRET=1")
+    return form
+
+
+def _with_plan(form, plan):
+    """The form with what the caller says of its plan."""
+    _expect(plan in (None, "linear", "blocked"), "plan", repr(plan), "None, 'linear' or 'blocked'")
+    return form if plan is None else f"{form} {plan}"
+
+
+def _prepared(q, k, v, scale, kv_lengths, q_start, k_start):
+    """The arguments as the passes take them; a position is a number and an offset a batch entry."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    device = q.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
+    _check(q, k, v, kv_lengths, q_start, k_start)
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    if not isinstance(scale, (int, float)) or not abs(scale) < float("inf"):
+        raise ValueError(f"retention: scale is {scale!r}, expected a finite number")
+    scale = float(scale)
+    if isinstance(kv_lengths, int):
+        kv_lengths = torch.full((q.shape[0],), kv_lengths, device=q.device)
+    q_starts = None
+    if q_start is None:
+        q_start = k_start + k.shape[2] - q.shape[2]
+    elif isinstance(q_start, Tensor):
+        q_start, q_starts = 0, q_start
+    return q, k, v, scale, q_start, k_start, q_starts, kv_lengths
+
+
+def _is_shape_only(x):
+    """Whether a tensor holds no numbers: the operators know the shapes of what they return."""
+    return x.is_meta or isinstance(x, torch._subclasses.FakeTensor)
+
+
+def _retention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    kv_lengths: int | Tensor | None = None,
+    q_start: int | Tensor | None = None,
+    k_start: int = 0,
+    dropout_p: float = 0.0,
+    form: str | None = None,
+    plan: str | None = None,
+):
+    """Retention: weights decay with the distance, slower from head to head (RetNet, arXiv
+    2307.08621, section 2.1).
+
+    Args:
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; e up to 256.
+        scale: the `scale` of the spec; 1 / sqrt(d) by default.
+        kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
+        q_start: the position of the first row, one number or [batch];
+            so that rows and keys end together by default.
+        k_start: the position of the first key.
+        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        plan: "linear" sums keys that many rows see once for them all, "blocked" meets every pair;
+            by default what costs less for the sizes of the call.
+
+    Returns:
+        [batch, heads, n, e]; rows without keys are 0.
+
+    Raises:
+        ValueError: an argument whose shape, dtype or device does not fit, with its name.
+    """
+    _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
+    prepared = _prepared(q, k, v, scale, kv_lengths, q_start, k_start)
+    form = _form(form, prepared[0])
+    form = _with_plan(form, plan)
+    if not torch.compiler.is_compiling() and not _is_shape_only(prepared[0]):
+        outs = _Attention.apply(*prepared, form)
+    else:
+        outs = getattr(torch.ops.attncc, _OPERATOR)(*prepared, form)
+        outs = (outs,)
+    return outs[0]
+
+
+_ROOM = 64  # the fewest tokens that there is room for
+
+
+@dataclasses.dataclass
+class _RetentionCache:
+    """What later tokens may ask for.
+
+    It keeps sums over the keys that all later queries see, and the other keys so far.
+    Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
+    """
+
+    position: int = 0  # of the next token
+    dropped: int = 0  # how many tokens have left `keys`
+    keys: tuple = ()  # k and v of tokens, [batch, kv heads, room, …]
+    summed: int = 0  # how many tokens have gone into `sums`
+    sums: tuple = ()  # sums over these tokens
+    near: tuple = ()  # the position that they are relative to, and its exponents
+
+    def to(self, device):
+        """The same on another device."""
+
+        def moved(x):
+            if isinstance(x, tuple):
+                return tuple(map(moved, x))
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        return _RetentionCache(**{name: moved(x) for name, x in vars(self).items()})
+
+
+def _make_room(cache, fresh):
+    """Let go of tokens that no later row asks for, and make room for new ones."""
+    held = cache.position - cache.dropped
+    low = cache.summed - cache.dropped
+    room = max(2 * (held - low) + fresh, _ROOM)
+
+    def moved(x):
+        new = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+        new[:, :, : held - low] = x[:, :, low:held]
+        return new
+
+    cache.dropped += low
+    cache.keys = tuple(map(moved, cache.keys))
+
+
+def _expect_as_before(name, known, x):
+    """Refuse new tokens that have another batch, width and so on than those before them."""
+    found, expected = (
+        (*each.shape[:2], *each.shape[3:], each.dtype, each.device) for each in (x, known)
+    )
+    _expect(
+        found == expected,
+        f"what is new in {name}",
+        found,
+        f"batch, heads, width and so on of the cache, {expected}",
+    )
+
+
+def _remember(cache, new):
+    """Add what new tokens have."""
+    if not cache.keys:
+        cache.keys = tuple(x[:, :, :0] for x in new)
+    for name, known, x in zip(("k", "v"), cache.keys, new, strict=True):
+        _expect_as_before(name, known, x)
+    fresh = new[0].shape[2]
+    if cache.position - cache.dropped + fresh > cache.keys[0].shape[2]:
+        _make_room(cache, fresh)
+    place = cache.position - cache.dropped
+    for known, x in zip(cache.keys, new, strict=True):
+        known[:, :, place : place + fresh] = x
+    cache.position += fresh
+
+
+def _sum_up(cache, before, numbers, heads):
+    """Sum up the tokens before a position: all later rows see them."""
+    if before <= cache.summed:
+        return
+    low, high = cache.summed - cache.dropped, before - cache.dropped
+    k, v = (x[:, :, low:high] for x in cache.keys)
+    entries = slice(0, cache.keys[0].shape[0])
+    blocks = _Blocks(entries, 0, high - low, cache.summed, 8)
+    block = 0
+    while block < blocks.count:
+        _, count = blocks.together(block)
+        for own in _of_blocks(k, v, numbers, heads, blocks, block, count):
+            if cache.sums:
+                own = _joined(True, False, numbers, _sums_of(cache), own)
+            cache.sums, cache.near = own.states, (own.near.at, *own.near.keys)
+        block += count
+    cache.summed = before
+
+
+def _sums_of(cache):
+    return _Sums(cache.sums, _Near(cache.near[0], cache.near[1:]))
+
+
+def _newest(cache, q, scale):
+    """The vectors of the last rows; the cache has their own keys already."""
+    batch, _, n, _ = q.shape
+    first, last = cache.position - n, cache.position - 1
+    held = cache.position - cache.dropped
+    k, v = (x[:, :, :held] for x in cache.keys)
+    numbers = _numbers(q, k, v, scale, None)
+    outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+    if n == 0:
+        return outs[0]
+
+    def run(q, k, v, numbers, call, store):
+        kv_heads = v.shape[1]
+        heads = q.shape[1]
+        shape = batch, q.shape[1], n
+        slab = _Slab(slice(0, batch), slice(0, n), first, last, shape)
+        q_rows = _rows_in(q, slab)
+        state = None
+        _, (_, full) = _segments(first, last, call)[0]
+        _sum_up(cache, min(full, cache.position), numbers, heads)
+        if cache.sums:
+            found = [_sums_of(cache)]
+            state = _begun(
+                found, q_rows, _entries_of(numbers, slab), heads, kv_heads, slab,
+            )  # fmt: skip
+        low = cache.summed - cache.dropped
+        k = k[:, :, low:]
+        v = v[:, :, low:]
+        chunks = _chunks(first, last, cache.summed, held - low, call)
+        work = _workspace(slab, chunks, q, 2, None)
+        results = _forward_slab(
+            _folded(q_rows, kv_heads), _keys_of(k, slab, chunks), _keys_of(v, slab, chunks),
+            _entries_of(numbers, slab), slab, chunks, work, call, state,
+        )  # fmt: skip
+        store(slab, results[:1])
+
+    with torch.autocast(q.device.type, enabled=False):
+        call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+        run(q, k, v, numbers, call, functools.partial(_store, outs))
+    return outs[0]
+
+
+def _checked_with(cache, q, k, v, scale):
+    """New tokens, added to the cache: what the passes read of them."""
+    _expect(
+        k.shape[2] == q.shape[2],
+        "the number of keys",
+        k.shape[2],
+        f"one for each of {q.shape[2]} rows",
+    )
+    prepared = _prepared(q, k, v, scale, None, cache.position, cache.position)
+    q, k, v, *_ = prepared
+    _remember(cache, (k, v))
+    return prepared
+
+
+@torch.no_grad()
+def _retention_step(
+    q: Tensor, k: Tensor, v: Tensor, cache: _RetentionCache, *, scale: float | None = None
+):
+    """The next token of a sequence, or several, after those of a cache.
+
+    Args:
+        q, k, v: as in `attention`, of the new tokens alone.
+        cache: a new one, or that of the tokens before; it is changed.
+
+    Returns:
+        The rows that `attention` gives these tokens in the whole sequence, and the cache.
+    """
+    _expect(isinstance(cache, _RetentionCache), "cache", type(cache).__name__, "a _RetentionCache")
+    prepared = _checked_with(cache, q, k, v, scale)
+    q, k, v, scale, *_ = prepared
+    return _newest(cache, q, scale), cache
+
+
+@torch.no_grad()
+def _retention_prefill(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, form: str | None = None
+):
+    """`attention` on the first tokens of a sequence, and the cache from which `step` goes on.
+
+    Args:
+        q, k, v: as in `attention`, with as many rows as keys.
+        form: "triton" or "torch", as in `attention`.
+    """
+    out = _retention(q, k, v, scale=scale, form=form)
+    cache = _RetentionCache()
+    prepared = _checked_with(cache, q, k, v, scale)
+    q, k, v, scale, *_ = prepared
+    call = _Call(q.shape[2], v.shape[2], q.shape[1], 0)
+    _, (_, full) = _segments(cache.position, cache.position, call)[0]
+    _sum_up(cache, min(full, cache.position), _numbers(q, k, v, scale, None), q.shape[1])
+    _make_room(cache, 1)
+    return out, cache
+
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"retnet_group_norm: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _heads(x, count):
+    """[batch, n, count * d] to [batch, count, n, d]."""
+    return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(-3, -2)
+
+
+def _merged(x):
+    """[batch, heads, n, d] to [batch, n, heads * d]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+def _angles(x, base, start, closed):
+    """Cosines and sines of the tokens' positions, [n, width / 2], in 32 bits or more."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    half = x.shape[-1] // 2
+    rates = torch.arange(half, device=x.device, dtype=wide) / (max(half - 1, 1) if closed else half)
+    positions = torch.arange(start, start + x.shape[-2], device=x.device, dtype=wide)
+    angles = positions[:, None] * base**-rates
+    return angles.cos(), angles.sin()
+
+
+def _rotated_pairs(x, base, start, closed=False):
+    """Features 2t and 2t + 1 turned by the token's position."""
+    cos, sin = _angles(x, base, start, closed)
+    a, b = x.to(cos.dtype).unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
+
+
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for: how many there were, and a cache of each core."""
+
+    position: int = 0
+    retention: _RetentionCache = dataclasses.field(default_factory=_RetentionCache)
+
+    def to(self, device):
+        """The same on another device."""
+        return Cache(
+            self.position,
+            self.retention.to(device),
+        )
+
+
+class RetnetGroupNorm(nn.Module):
+    """Multi-scale retention with a group norm, a group for each head, with gain and bias (RetNet,
+    arXiv 2307.08621, eq. 8).
+
+    Args:
+        dim: a whole number.
+        h: 8 by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
+        super().__init__()
+        _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
+        _demand((dim // h) % 2 == 0, "dim / h", dim // h, "a multiple of 2")
+        self.dim = dim
+        self.h = h
+        self.form = form
+        self.Wq = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.Wk = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.Wv = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.Wg = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.Wo = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.gain = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        for tensor in (self.Wq, self.Wk, self.Wv, self.Wg, self.Wo):
+            _uniform(tensor, tensor.shape[-2] ** -0.5)
+        nn.init.ones_(self.gain)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None):
+        """The layer's output, [batch, n, dim].
+
+        Args:
+            x: [batch, n, dim].
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        retention = functools.partial(_retention, kv_lengths=lengths, form=self.form)
+        return self._values(x, lengths, 0, retention)
+
+    def _values(self, x, lengths, start, retention):
+        """The values of the spec in their order."""
+        q = _rotated_pairs(_heads(x @ self.Wq, self.h), 10000.0, start, closed=True)
+        k = _rotated_pairs(_heads(x @ self.Wk, self.h), 10000.0, start, closed=True)
+        y = functional.layer_norm(
+            retention(q, k, _heads(x @ self.Wv, self.h)), (self.dim // self.h,), eps=1e-05
+        )
+        return (functional.silu(x @ self.Wg) * (_merged(y) * self.gain + self.bias)) @ self.Wo
+
+    @torch.no_grad()
+    def step(self, x: Tensor, cache: Cache | None = None):
+        """The next token of a sequence, or several, after those of a cache.
+
+        Args:
+            x: as in `forward`, of the new tokens alone.
+            cache: that of the tokens before, which is changed; None before the first one.
+
+        Returns:
+            What `forward` gives these tokens in the whole sequence, and the cache.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        cache = Cache() if cache is None else cache
+
+        def retention(*values, **options):
+            return _retention_step(*values, cache.retention, **options)[0]
+
+        out = self._values(x, None, cache.position, retention)
+        cache.position += x.shape[1]
+        return out, cache
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor):
+        """`forward` on the first tokens of a sequence, and the cache from which `step` goes on."""
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        cache = Cache(x.shape[1])
+
+        def retention(*values, **options):
+            out, cache.retention = _retention_prefill(*values, form=self.form, **options)
+            return out
+
+        return self._values(x, None, 0, retention), cache
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, h={self.h}"

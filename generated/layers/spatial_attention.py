@@ -1,0 +1,154 @@
+# spatial_attention: made by attncc 0.1.0 from spatial_attention.attn (sha256 f16e18c7d46705eb). Do not edit.
+# Rebuild: attncc build spatial_attention.attn
+#
+#     # Spatial attention: a convolution of the largest and the mean feature at each place (CBAM, arXiv 1807.06521, 3.2).
+#     layer spatial_attention(dim, width = 7) {
+#       input x[dim, n, m]
+#       param W[1, 2, width, width], gain[1], bias[1], average[1] = zeros, spread[1] = ones
+#       maps = stack(max(x, over = dim), mean(x, over = dim))
+#       gate = batch_norm(convolve_2d(maps, W), gain, bias, average, spread, channels = 1)
+#       out = x * sigmoid(gate)
+#     }
+#
+# No step: it calls no core.
+
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _demand(holds, name, found, expected):
+    """Refuse an argument, by its name."""
+    if not holds:
+        raise ValueError(f"spatial_attention: {name} is {found}, expected {expected}")
+
+
+def _uniform(tensor, most):
+    """Numbers between -most and most."""
+    nn.init.uniform_(tensor, -most, most)
+
+
+def _padding(x, axis, lengths):
+    """Which entries along an axis are padding, with axes of length 1 elsewhere."""
+    places = torch.arange(x.shape[axis], device=x.device)
+    shape = [1] * x.dim()
+    shape[0], shape[axis] = len(lengths), x.shape[axis]
+    return (places >= lengths[:, None]).view(shape)
+
+
+def _without_padding(x, axis, lengths):
+    """0 in place of padding; of the sequences' lengths None stands for no padding at all."""
+    if lengths is None:
+        return x
+    if x.shape[0] != len(lengths):
+        x = x.expand(len(lengths), *x.shape)
+    return x.masked_fill(_padding(x, axis, lengths), 0)
+
+
+def _margins(length, width, stride, before):
+    """How many zeros a convolution needs before and after, for one entry for each stride."""
+    before = max((width - stride) // 2, 0) if before is None else before
+    return before, (-(-length // stride) - 1) * stride + width - before - length
+
+
+def _convolved_map(x, kernel, stride, rows, columns):
+    """Convolution of maps [batch, features, rows, columns]; around and in padding stand zeros."""
+    x = _without_padding(_without_padding(x, -2, rows), -1, columns)
+    above, below = _margins(x.shape[-2], kernel.shape[-2], stride, None)
+    left, right = _margins(x.shape[-1], kernel.shape[-1], stride, None)
+    return functional.conv2d(functional.pad(x, (left, right, above, below)), kernel, stride=stride)
+
+
+def _batch_norm(x, gain, bias, mean, variance, axis, training, epsilon, momentum, sequences):
+    """Each feature by its mean and variance: in training the batch's, which the others follow."""
+    shape = [1] * x.dim()
+    shape[axis] = -1
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    if training:
+        axes = [at for at in range(x.dim()) if at != axis % x.dim()]
+        there = torch.ones_like(wide, dtype=torch.bool)
+        for place, lengths in sequences:
+            if lengths is not None:
+                there = there & ~_padding(x, place, lengths)
+        count = there.sum(axes)
+        average = wide.masked_fill(~there, 0).sum(axes) / count.clamp(min=1)
+        distance = (wide - average.view(shape)).masked_fill(~there, 0)
+        spread = distance.square().sum(axes) / count.clamp(min=1)
+        with torch.no_grad():
+            mean.lerp_(average.to(mean.dtype), momentum)
+            variance.lerp_((spread * count / (count - 1).clamp(min=1)).to(mean.dtype), momentum)
+    else:
+        average, spread = mean.to(wide.dtype), variance.to(wide.dtype)
+    found = (wide - average.view(shape)) * (spread + epsilon).rsqrt().view(shape)
+    return found.to(x.dtype) * gain.view(shape) + bias.view(shape)
+
+
+class SpatialAttention(nn.Module):
+    """Spatial attention: a convolution of the largest and the mean feature at each place (CBAM,
+    arXiv 1807.06521, 3.2).
+
+    Args:
+        dim: a whole number.
+        width: 7 by default.
+        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        device: where its parameters are, as for other modules.
+        dtype: their type.
+    """
+
+    def __init__(self, dim: int, width: int = 7, form: str | None = None, device=None, dtype=None):
+        super().__init__()
+        self.dim = dim
+        self.width = width
+        self.form = form
+        self.W = nn.Parameter(torch.empty(1, 2, width, width, device=device, dtype=dtype))
+        self.gain = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+        self.register_buffer("average", torch.empty(1, device=device, dtype=dtype))
+        self.register_buffer("spread", torch.empty(1, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every parameter as it is before training."""
+        _uniform(self.W, (self.W.numel() / self.W.shape[0]) ** -0.5)
+        for tensor in (self.gain, self.spread):
+            nn.init.ones_(tensor)
+        for tensor in (self.bias, self.average):
+            nn.init.zeros_(tensor)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None, m_lengths: Tensor | None = None):
+        """The layer's output, [batch, dim, n, m].
+
+        Args:
+            x: [batch, dim, n, m].
+            lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
+            m_lengths: how many of the m tokens each batch entry has, [batch]; the others are padding.
+        """
+        _demand(
+            x.dim() == 4 and x.shape[1] == self.dim,
+            "x",
+            list(x.shape),
+            f"[batch, {self.dim}, n, m]",
+        )
+        maps = torch.cat((x.amax(-3).unsqueeze(-3), x.mean(-3).unsqueeze(-3)), -3)
+        gate = _batch_norm(
+            _convolved_map(maps, self.W, 1, lengths, m_lengths),
+            self.gain,
+            self.bias,
+            self.average,
+            self.spread,
+            -3,
+            self.training,
+            1e-05,
+            0.1,
+            (
+                (-2, lengths),
+                (-1, m_lengths),
+            ),
+        )
+        return x * torch.sigmoid(gate)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, width={self.width}"
