@@ -183,16 +183,12 @@ class Nystromformer(nn.Module):
         most = inner.mT.sum(-1).amax(-1)
         first = inner.mT / torch.clamp(most.unsqueeze(-1).unsqueeze(-1), min=1)
         one = torch.eye(self.r, device=x.device, dtype=x.dtype)
-        closer_inverse_y = inner @ _z
         inverse = first
         for _ in range(6):
+            inverse_part = inner @ inverse
             inverse = (
                 inverse
-                @ (
-                    13 * one
-                    - closer_inverse_y
-                    @ (15 * one - closer_inverse_y @ (7 * one - closer_inverse_y))
-                )
+                @ (13 * one - inverse_part @ (15 * one - inverse_part @ (7 * one - inverse_part)))
                 / 4
             )
         far = _softmax(a @ k.mT, -1, lengths) @ _without_padding(v, -2, lengths)

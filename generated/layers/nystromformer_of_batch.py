@@ -195,16 +195,12 @@ class NystromformerOfBatch(nn.Module):
         columns = middle.mT.sum(-1).amax(-1).amax(-1).amax(-1)
         first = middle.mT / (rows * columns)
         one = torch.eye(self.r, device=x.device, dtype=x.dtype)
-        closer_inverse_y = middle @ _z
         inverse = first
         for _ in range(6):
+            inverse_part = middle @ inverse
             inverse = (
                 inverse
-                @ (
-                    13 * one
-                    - closer_inverse_y
-                    @ (15 * one - closer_inverse_y @ (7 * one - closer_inverse_y))
-                )
+                @ (13 * one - inverse_part @ (15 * one - inverse_part @ (7 * one - inverse_part)))
                 / 4
             )
         seen = _softmax(a @ k.mT, -1, lengths) @ _without_padding(v, -2, lengths)

@@ -11,7 +11,8 @@ from attncc.spec.layers.algebra import choose, describe, elementwise, length, ma
 from attncc.spec.layers.calls import Call, Function
 from attncc.spec.layers.dims import RUN_TIME, Dim, blocks, constant, least, symbol
 from attncc.spec.layers.findings import fail
-from attncc.spec.layers.model import NUMBER, Divides, Node, Op
+from attncc.spec.layers.iteration import MARK
+from attncc.spec.layers.model import NUMBER, Divides, Node, Op, walk
 from attncc.spec.layers.numbers import NUMBER_FUNCTIONS
 from attncc.spec.layers.operators import OPERATORS
 from attncc.spec.words import Words, nearest
@@ -301,6 +302,8 @@ class Expressions:
             value = given[name]
             if value is None or value.type.is_number or value.op is Op.NAME:
                 return
+            if any(each.op is Op.NAME and each.name.startswith(MARK) for each in walk(value)):
+                return  # a loop computes it anew in each turn
             if sum(_count(each, name) for each in readers) > 1:
                 given[name] = self.bind(f"{word.name.text}_{name}", value)
 
