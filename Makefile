@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help install test lint types unit interpret generated tables golden format kernels
+.PHONY: help install test lint types unit interpret generated tables golden format kernels record
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -41,3 +41,6 @@ format: ## Format the Python files
 
 kernels: ## Compile every kernel for every target without a GPU, and tabulate what it takes (hours; may be stopped)
 	$(PYTHON) -m attncc.check.kernel_table specs/ -o generated/KERNELS.md
+
+record: ## Compile the kernels that tests have no record of, which otherwise compile them themselves (minutes)
+	$(PYTHON) -m attncc.check.kernel_table specs/ --one -o generated/KERNELS.md

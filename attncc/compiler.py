@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attncc.diagnostics import Diagnostic, Source
-from attncc.emit.combined import emit
-from attncc.emit.layers.module import emit_layer
+from attncc.emit.whole import emit, emit_layer
 from attncc.plan.choose import plan
 from attncc.plan.layers import LayerPlan, plan_layer
 from attncc.plan.model import Planned
@@ -70,18 +69,19 @@ def make_plan(source: Source, parameters: Mapping[str, str] | None = None) -> Pl
     return plan(load(source, parameters))
 
 
-def compile_source(source: Source, parameters: Mapping[str, str] | None = None) -> Compiled:
+def compile_source(source: Source, parameters: Mapping[str, str] | None = None, *, in_c: bool = True) -> Compiled:
     """Compile an attention.
 
     Args:
         parameters: values by name, as text, in place of the defaults.
+        in_c: as in `emit`.
 
     Raises:
         AttnError: with every diagnostic found.
     """
     spec = load(source, parameters)
     planned = plan(spec)
-    return Compiled(spec, planned, emit(planned))
+    return Compiled(spec, planned, emit(planned, in_c=in_c))
 
 
 def load_any(source: Source, parameters: Mapping[str, str] | None = None) -> Spec | Layer:
@@ -94,8 +94,13 @@ def load_any(source: Source, parameters: Mapping[str, str] | None = None) -> Spe
     return resolve_layer(file, parameters or {}) if has_layer(file) else resolve(file, parameters or {})
 
 
-def compile_any(source: Source, parameters: Mapping[str, str] | None = None) -> Compiled | CompiledLayer:
+def compile_any(
+    source: Source, parameters: Mapping[str, str] | None = None, *, in_c: bool = True
+) -> Compiled | CompiledLayer:
     """Compile what a source defines: its layer, which calls its attentions, or else its one attention.
+
+    Args:
+        in_c: as in `compile_source`.
 
     Raises:
         AttnError: with every diagnostic found.
@@ -103,6 +108,6 @@ def compile_any(source: Source, parameters: Mapping[str, str] | None = None) -> 
     loaded = load_any(source, parameters)
     if isinstance(loaded, Layer):
         made = plan_layer(loaded)
-        return CompiledLayer(made.layer, made, emit_layer(made))
+        return CompiledLayer(made.layer, made, emit_layer(made, in_c=in_c))
     planned = plan(loaded)
-    return Compiled(loaded, planned, emit(planned))
+    return Compiled(loaded, planned, emit(planned, in_c=in_c))

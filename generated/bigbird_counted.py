@@ -17,7 +17,18 @@
 # Decoder: none: the pattern is not proven causal, and a query may see keys that come after it.
 
 import bisect
+import contextlib
+import ctypes
 import functools
+import hashlib
+import itertools
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import tempfile
+import warnings
 from typing import NamedTuple
 
 import torch
@@ -644,6 +655,11 @@ def _dense(x):
     return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
 
 
+def _cdiv(length, block):
+    """How many blocks hold so many."""
+    return -(-length // block)
+
+
 def _block(width):
     """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
     return max(16, 1 << (width - 1).bit_length())
@@ -691,7 +707,7 @@ def _tuned(kernel, name, element_size, width):
 
 def _grid(length, block, heads, batch):
     """One program for every tile of an axis, every head and every batch entry."""
-    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+    return lambda meta: (_cdiv(length, meta[block]), heads, batch)
 
 
 def _begins(counts):
@@ -749,7 +765,12 @@ def _launch(kernel, name, grid, q, k, v, *arguments):
     """Run a kernel, specialised by the widths of q and v."""
     d, e = q.shape[-1], v.shape[-1]
     block_d, block_e = _block(d), _block(e)
-    _tuned(kernel, name, q.element_size(), max(64, block_d, block_e))[grid](
+    widest = max(64, block_d, block_e)
+    if _in_c(q):
+        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest))
+    else:
+        run = _tuned(kernel, name, q.element_size(), widest)[grid]
+    run(
         *arguments,
         GROUP=q.shape[1] // k.shape[1],
         D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e, LIST_M=_ROWS, LIST_N=_KEYS,
@@ -784,8 +805,8 @@ def _launch_forward(q, k, v, times, scale, q_start, k_start, q_starts, kv_length
     batch, heads, n, _ = q.shape
     m = k.shape[2]
     out = q.new_empty(batch, heads, n, v.shape[-1])
-    lse = q.new_empty(batch, heads, n, dtype=torch.float32)
-    sign = q.new_empty(batch, heads, n, dtype=torch.float32)
+    lse = q.new_empty(batch, heads, n, dtype=_wide(q.dtype))
+    sign = q.new_empty(batch, heads, n, dtype=_wide(q.dtype))
     residual = q.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
     scale_log2, weight_constant, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
@@ -816,7 +837,7 @@ def _launch_backward(
     dk = k.new_zeros(k.shape)
     dv = v.new_zeros(v.shape)
     d_times = times.new_zeros(times.shape)
-    delta = (d_out.float() * _unrounded(out, residual)).sum(-1)
+    delta = (d_out * _unrounded(out, residual)).sum(-1)
     lse = lse.contiguous()
     sign = sign.contiguous()
     scale_log2, weight_constant, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
@@ -1662,13 +1683,13 @@ def _picked(table, *at):
 
 
 def _run(q, k, v, times, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    run = _launch_forward if form == "triton" else _forward
+    run = _forward if form == "torch" else _launch_forward
     return run(q, k, v, times, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _run_backward(*args):
     *args, form = args
-    run = _launch_backward if form == "triton" else _backward
+    run = _backward if form == "torch" else _launch_backward
     return run(*args)
 
 
@@ -1881,11 +1902,17 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def _form(form, q):
-    """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
-    _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
+    """Which code runs: Triton on GPUs, C on CPUs, else torch, or what the caller asks for."""
+    _expect(
+        form in (None, "triton", "c", "torch"), "form", repr(form), "None, 'triton', 'c' or 'torch'"
+    )
     if form is None:
-        return (
-            "triton" if triton is not None and q.is_cuda and q.dtype != torch.float64 else "torch"
+        if triton is not None and q.is_cuda and q.dtype != torch.float64:
+            return "triton"
+        return "c" if _c_serves(q) else "torch"
+    if form == "c":
+        _expect(
+            _in_c(q), "q", f"on {q.device}", "on the CPU for the C form, without TRITON_INTERPRET"
         )
     if form == "triton":
         _expect(triton is not None, "form", "'triton'", "triton to be installed")
@@ -1960,7 +1987,7 @@ def attention(
         q_start: the position of the first row, one number or [batch];
             0 by default.
         k_start: the position of the first key.
-        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        form: "triton", "c" or "torch"; by default Triton runs on GPUs and C on CPUs, if they can.
 
     Returns:
         [batch, heads, n, e]; rows without keys are 0.
@@ -2025,3 +2052,1208 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}, form={self.form}"
+
+
+# --- kernels in C ---------------------------------------------------------------------------------
+# The statements of the Triton kernels, for CPUs. A kernel is compiled when it first runs with such
+# types and widths, into the user's cache, where its source, the compiler and the processor name it.
+
+_C_TYPES = {
+    torch.float64: "double",
+    torch.float32: "float",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "uint8_t",
+}
+_C_READS = {"bf16": "float", "fp16": "float", "int16_t": "int", "int8_t": "int", "uint8_t": "int"}
+_C_WIDEST = 512  # channels of a vector: tiles of wider ones would not fit on the stack of a thread
+
+
+def _in_c(x):
+    """Whether kernels run in C where a tensor is: on the CPU, unless Triton interprets its own."""
+    return x.device.type == "cpu" and not (triton is not None and triton.knobs.runtime.interpret)
+
+
+def _for(kernel, x):
+    """The kernel that runs where a tensor is."""
+    return _C_KERNELS[kernel.__name__] if _in_c(x) else kernel
+
+
+def _c_tile(widest, most_rows=256):
+    """Rows and keys of a tile: few enough that what it holds and meets stays in a core's cache."""
+    rows, keys = (32, 32) if widest <= 128 else (16, 32)
+    return min(rows, most_rows), keys
+
+
+class _Programs(ctypes.Structure):
+    """A program's place in the grid, or how many there are along each axis."""
+
+    _fields_ = [("x", ctypes.c_int), ("y", ctypes.c_int), ("z", ctypes.c_int)]
+
+
+class _CKernel:
+    """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
+
+    def __init__(self, name, arguments, whole, constants, text):
+        self.__name__ = name
+        self.arguments, self.whole = arguments.split(), frozenset(whole.split())
+        self.constants, self.text = constants.split(), text
+        self.arg_names = (*self.arguments, *self.constants)
+        self.compiled = {}  # by types and constants
+
+    def __getitem__(self, grid):
+        return functools.partial(self.run, grid)
+
+    def run(self, grid, *arguments, tile=(), **constants):
+        """Run every program, by tiles of so many rows and keys where these are given apart."""
+        arguments += tuple(constants[name] for name in self.arguments[len(arguments) :])
+        if tile:
+            constants |= {"BLOCK_M": tile[0], "BLOCK_N": tile[1]}
+            for name in self.constants:  # whole vectors, by what the processor adds up at once
+                if name.startswith("BLOCK_") and name[6:] in constants:
+                    constants[name] = -(-constants[name[6:]] // 16) * 16
+        programs = (*(grid(constants) if callable(grid) else grid), 1, 1)[:3]
+        types = tuple(x.dtype if isinstance(x, Tensor) else None for x in arguments)
+        known = types, tuple(constants[name] for name in self.constants)
+        if known not in self.compiled:
+            self.compiled[known] = _c_library(self._source(types, constants)).run
+        self.compiled[known](
+            _Programs(*programs),
+            torch.get_num_threads(),
+            *map(self._given, self.arguments, arguments),
+        )
+
+    def _given(self, name, x):
+        if x is None:
+            return None
+        if isinstance(x, Tensor):
+            return ctypes.c_void_p(x.data_ptr())
+        if isinstance(x, tuple):
+            return (ctypes.c_int64 * len(x))(*x)
+        return int(x) if name in self.whole else ctypes.c_double(x)
+
+    def _source(self, types, constants):
+        """The kernel for such types and constants, with all that it is made of."""
+        lines = ["#define DOUBLE"] * (torch.float64 in types)
+        lines += [_C_LIBRARY]
+        for name, dtype in zip(self.arguments, types, strict=True):
+            if name.endswith("_ptr"):
+                of, ctype = name.removesuffix("_ptr"), _C_TYPES.get(dtype, "float")
+                lines += [f"typedef {ctype} {of}_type;"]
+                lines += [f"typedef {_C_READS.get(ctype, ctype)} {of}_value;"]
+        lines += [f"#define {name} {constants[name]:d}" for name in self.constants]
+        return "\n".join([*lines, "", self.text])
+
+
+# What a compiler is asked for: the first of each that it knows is taken.
+_C_FLAGS = ("-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+_C_PROCESSORS = (
+    ("-march=native", "-mprefer-vector-width=512"),
+    ("-march=native",),
+    ("-mcpu=native",),
+    (),
+)
+_C_THREADS = (("-fopenmp",), ("-fopenmp-simd",), ())
+_C_PROBE = """\
+int run(int n)
+{
+    int total = 0;
+    #pragma omp parallel for reduction(+ : total)
+    for (int i = 0; i < n; i++) total += i;
+    return total;
+}
+"""
+
+
+@functools.cache
+def _c_command():
+    """The command that compiles, as far as files; None, with a warning, where there is none."""
+    named = os.environ.get("CC", "")
+    compiler = next(
+        filter(shutil.which, filter(None, [*named.split()[:1], "cc", "gcc", "clang"])), None
+    )
+    if compiler is not None:
+        more = (*named.split()[1:], *os.environ.get("ATTNCC_CFLAGS", "").split())
+        for processor, threads in itertools.product(_C_PROCESSORS, _C_THREADS):
+            command = (compiler, *_C_FLAGS, *processor, *threads, *more)
+            try:
+                _c_compiled(_C_PROBE, command)
+            except RuntimeError:
+                continue
+            return command
+    found = "no C compiler is found" if compiler is None else f"{compiler} compiles nothing"
+    warnings.warn(f"{found}: attention runs in torch on the CPU, which is slower", stacklevel=2)
+    return None
+
+
+@functools.cache
+def _c_identity(compiler):
+    """What compiled code depends on beside its source: the compiler and the processor."""
+    version = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, check=False
+    ).stdout
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor += "".join(next((x for x in lines if x.startswith(("flags", "Features"))), ""))
+    return f"{version}\n{processor}"
+
+
+def _c_compiled(source, command):
+    """The file of a library, made unless the cache has it; processes may make it at the same time.
+
+    Raises:
+        RuntimeError: with what the compiler says.
+    """
+    known = "\n".join([source, *command, _c_identity(command[0])])
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    path = cache / "attncc" / "c" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        file, made = pathlib.Path(folder, "kernel.c"), pathlib.Path(folder, "kernel.so")
+        file.write_text(source, encoding="utf-8")
+        done = subprocess.run(
+            [*command, file, "-o", made, "-lm"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} fails:\n{done.stderr}")
+        made.replace(path)
+    return path
+
+
+def _c_library(source):
+    """A kernel's library, loaded."""
+    command = _c_command()
+    if command is None:
+        raise RuntimeError("kernels in C need a compiler: gcc or clang, or what CC names")
+    return ctypes.CDLL(str(_c_compiled(source, command)))
+
+
+def _c_serves(q):
+    """Whether kernels in C run unasked: if ATTNCC_TARGET says so, and they can."""
+    if torch.compiler.is_compiling():  # what a compiler is given are plain operations
+        return False
+    target = os.environ.get("ATTNCC_TARGET", "torch")
+    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
+
+
+_C_LIBRARY = r"""
+// What kernels in C are made of: numbers of all types, vectors of tokens, products of tiles.
+// Sums and scores are `real`: double where inputs are double, else float.
+
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef DOUBLE
+typedef double real;
+#else
+typedef float real;
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define R(x) ((real)(x))
+
+typedef struct { int x, y, z; } Grid;
+
+// --- numbers ----------------------------------------------------------------------------------
+
+typedef struct { uint16_t bits; } bf16;
+typedef struct { uint16_t bits; } fp16;
+
+INLINE float float_of_bits(uint32_t bits)
+{
+    union { uint32_t bits; float number; } each = {.bits = bits};
+    return each.number;
+}
+
+INLINE uint32_t bits_of_float(float x)
+{
+    union { float number; uint32_t bits; } each = {.number = x};
+    return each.bits;
+}
+
+INLINE float from_bf16(bf16 x) { return float_of_bits((uint32_t)x.bits << 16); }
+
+// Rounded to the nearest, to even where two are as near; NaN stays NaN.
+INLINE bf16 to_bf16(real x)
+{
+    const uint32_t bits = bits_of_float((float)x);
+    const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    return (bf16){(uint16_t)(x != x ? (bits >> 16) | 64 : rounded)};
+}
+
+#if defined(__FLT16_MANT_DIG__)
+INLINE float from_fp16(fp16 x)
+{
+    union { uint16_t bits; _Float16 number; } each = {.bits = x.bits};
+    return (float)each.number;
+}
+
+INLINE fp16 to_fp16(real x)
+{
+    union { _Float16 number; uint16_t bits; } each = {.number = (_Float16)(float)x};
+    return (fp16){each.bits};
+}
+#else
+INLINE float from_fp16(fp16 x)
+{
+    const uint32_t sign = (uint32_t)(x.bits & 0x8000) << 16, rest = x.bits & 0x7FFF;
+    if (rest >= 0x7C00) return float_of_bits(sign | 0x7F800000 | (rest & 0x3FF) << 13);
+    return float_of_bits(sign | bits_of_float(float_of_bits(rest << 13) * 0x1p112f));
+}
+
+INLINE fp16 to_fp16(real x)
+{
+    const uint32_t bits = bits_of_float((float)x);
+    const uint32_t sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF;
+    if (rest > 0x7F800000) return (fp16){(uint16_t)(sign | 0x7E00)};
+    if (rest >= 0x477FF000) return (fp16){(uint16_t)(sign | 0x7C00)};
+    if (rest < 0x38800000)  // too small for an exponent of its own
+        return (fp16){(uint16_t)(sign | (uint32_t)nearbyintf(float_of_bits(rest) * 0x1p24f))};
+    return (fp16){(uint16_t)(sign | (rest - 0x38000000 + 0xFFF + (rest >> 13 & 1)) >> 13)};
+}
+#endif
+
+INLINE float from_float(float x) { return x; }
+INLINE double from_double(double x) { return x; }
+INLINE int from_byte(uint8_t x) { return x; }
+INLINE int from_signed_byte(int8_t x) { return x; }
+INLINE int from_short(int16_t x) { return x; }
+INLINE int from_int(int32_t x) { return x; }
+INLINE int64_t from_long(int64_t x) { return x; }
+INLINE float to_float(real x) { return (float)x; }
+INLINE double to_double(real x) { return (double)x; }
+INLINE int32_t to_int(int64_t x) { return (int32_t)x; }
+INLINE int64_t to_long(int64_t x) { return x; }
+
+#define number_of(x) \
+    _Generic((x), bf16: from_bf16, fp16: from_fp16, float: from_float, double: from_double, \
+             uint8_t: from_byte, int8_t: from_signed_byte, int16_t: from_short, \
+             int32_t: from_int, int64_t: from_long)(x)
+#define element_of(type, x) \
+    _Generic((type){0}, bf16: to_bf16, fp16: to_fp16, float: to_float, double: to_double, \
+             int32_t: to_int, int64_t: to_long)(x)
+#define put(type, place, x) ((place) = element_of(type, x))
+#define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
+#define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+#define larger(a, b) ((a) > (b) ? (a) : (b))
+#define smaller(a, b) ((a) < (b) ? (a) : (b))
+#define clamped(index, size) smaller(larger(index, 0), (size) - 1)
+#define ceil_div(a, b) (((a) + (b) - 1) / (b))
+#define floor_mod(a, b) ((((a) % (b)) + (b)) % (b))
+#define floor_div(a, b) (((a) - floor_mod(a, b)) / (b))
+
+// Whether a number is in a list, of which entries stand every so many numbers; below 0 is none.
+INLINE int is_named(int64_t x, const int32_t *list, int count, int64_t step)
+{
+    int found = 0;
+    for (int at = 0; at < count; at++) found |= x == list[at * step];
+    return found & (x >= 0);
+}
+
+// --- functions --------------------------------------------------------------------------------
+
+#ifdef DOUBLE
+INLINE real exp2_of(real x) { return exp2(x); }
+INLINE real exp_of(real x) { return exp(x); }
+INLINE real log_of(real x) { return log(x); }
+INLINE real log2_of(real x) { return log2(x); }
+INLINE real sqrt_of(real x) { return sqrt(x); }
+INLINE real cos_of(real x) { return cos(x); }
+INLINE real sin_of(real x) { return sin(x); }
+INLINE real erf_of(real x) { return erf(x); }
+INLINE real floor_of(real x) { return floor(x); }
+INLINE real tanh_of(real x) { return tanh(x); }
+#else
+// 2^x to 2 units in the last place, in operations that compilers make vectors of: a power of two
+// by its exponent, times a polynomial within half a step. Below 2^-126.5 it is 0.
+INLINE float exp2_of(float x)
+{
+    const float within = x < -127.0f ? -127.0f : (x > 128.0f ? 128.0f : x);
+    const float whole = rintf(within);
+    const float rest = within - whole;
+    float p = 1.5403530e-4f;
+    p = p * rest + 1.3333558e-3f;
+    p = p * rest + 9.6181291e-3f;
+    p = p * rest + 5.5504109e-2f;
+    p = p * rest + 2.4022651e-1f;
+    p = p * rest + 6.9314718e-1f;
+    p = p * rest + 1.0f;
+    return p * float_of_bits((uint32_t)((int32_t)whole + 127) << 23);  // at -127 the power is 0
+}
+
+// e^x in the same way: ln 2 is taken off in two parts.
+INLINE float exp_of(float x)
+{
+    const float within = x < -88.1f ? -88.1f : (x > 88.8f ? 88.8f : x);
+    const float whole = rintf(within * 1.44269504f);
+    const float rest = (within - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    float p = 1.9875691e-4f;
+    p = p * rest + 1.3981999e-3f;
+    p = p * rest + 8.3334519e-3f;
+    p = p * rest + 4.1665796e-2f;
+    p = p * rest + 1.6666665e-1f;
+    p = p * rest + 5.0000001e-1f;
+    p = p * rest * rest + rest + 1.0f;
+    return p * float_of_bits((uint32_t)((int32_t)whole + 127) << 23);
+}
+
+INLINE real log_of(real x) { return logf(x); }
+INLINE real log2_of(real x) { return log2f(x); }
+INLINE real sqrt_of(real x) { return sqrtf(x); }
+INLINE real cos_of(real x) { return cosf(x); }
+INLINE real sin_of(real x) { return sinf(x); }
+INLINE real erf_of(real x) { return erff(x); }
+INLINE real floor_of(real x) { return floorf(x); }
+
+INLINE real tanh_of(real x)
+{
+    const real size = x < 0 ? -x : x;
+    const real shrink = exp_of(R(-2) * size);
+    const real large = (x < 0 ? R(-1) : R(1)) * (1 - shrink) / (1 + shrink);
+    const real square = x * x;  // below 1/8 the first terms of the series are exact to float
+    const real rest = R(1.0 / 3) - square * (R(2.0 / 15) - square * R(17.0 / 315));
+    const real small = x * (1 - square * rest);
+    return size < R(0.125) ? small : large;
+}
+#endif
+
+INLINE real abs_of(real x) { return x < 0 ? -x : x; }
+INLINE real square_of(real x) { return x * x; }
+INLINE real sigmoid_of(real x)
+{
+    const real shrink = exp_of(-abs_of(x));
+    return (x < 0 ? shrink : R(1)) / (1 + shrink);
+}
+INLINE real silu_of(real x) { return x * sigmoid_of(x); }
+INLINE real gelu_of(real x) { return R(0.5) * x * (1 + erf_of(x * R(0.7071067811865476))); }
+INLINE real softplus_of(real x)
+{
+#ifdef DOUBLE
+    return (x > 0 ? x : 0) + log1p(exp(-abs_of(x)));
+#else
+    return (x > 0 ? x : 0) + log1pf(exp_of(-abs_of(x)));
+#endif
+}
+INLINE real elu_of(real x)
+{
+#ifdef DOUBLE
+    return x > 0 ? x : expm1(x);
+#else
+    const real half = tanh_of(R(0.5) * (x < 0 ? x : 0));
+    return x > 0 ? x : 2 * half / (1 - half);
+#endif
+}
+INLINE real elu_plus_one_of(real x) { return x > 0 ? x + 1 : exp_of(x < 0 ? x : 0); }
+INLINE real sign_of(real x) { return x > 0 ? R(1) : (x < 0 ? R(-1) : R(0)); }
+INLINE real power_of(real base, real exponent) { return exp2_of(exponent * log2_of(base)); }
+INLINE real inverse_of(real x) { return x == 0 ? R(0) : 1 / x; }
+INLINE real log_or_none_of(real x) { return x > 0 ? log_of(x) : -(real)INFINITY; }
+
+// --- vectors of tokens --------------------------------------------------------------------------
+
+typedef struct { const real *at; int64_t step; } Rows;
+
+// Copies `lanes` vectors into a tile, as wide as `block`: 0 beyond their width and where not seen.
+#define COPY(type) \
+    INLINE Rows copy_##type(real *room, const type *start, int64_t stride, const int *seen, \
+                            const int lanes, const int width, const int block) \
+    { \
+        for (int r = 0; r < lanes; r++) { \
+            real *to = room + (int64_t)r * block; \
+            const type *from = start + r * stride; \
+            const int own = seen && !seen[r] ? 0 : (width < block ? width : block); \
+            for (int x = 0; x < own; x++) to[x] = (real)number_of(from[x]); \
+            for (int x = own; x < block; x++) to[x] = 0; \
+        } \
+        return (Rows){room, block}; \
+    }
+COPY(bf16)
+COPY(fp16)
+COPY(float)
+COPY(double)
+
+// Vectors of `real` stay where they are when all of them are seen and as wide as the tile.
+INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const int *seen,
+                         const int lanes, const int width, const int block)
+{
+    int all = 1;
+    for (int r = 0; seen && r < lanes; r++) all &= seen[r];
+    if (all && width >= block) return (Rows){start, stride};
+#ifdef DOUBLE
+    return copy_double(room, start, stride, seen, lanes, width, block);
+#else
+    return copy_float(room, start, stride, seen, lanes, width, block);
+#endif
+}
+
+#ifdef DOUBLE
+#define load_rows(type, ...) \
+    _Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
+             double: rows_of_real)(__VA_ARGS__)
+#else
+#define load_rows(type, ...) \
+    _Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: rows_of_real, \
+             double: copy_double)(__VA_ARGS__)
+#endif
+
+#define copy_rows(type, ...) \
+    (void)_Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
+                   double: copy_double)(__VA_ARGS__)
+
+// The transpose of a tile of vectors.
+INLINE void turn(const int rows, const int columns, const real *from, int64_t row, int64_t column,
+                 real *to)
+{
+    for (int r = 0; r < rows; r++)
+        for (int x = 0; x < columns; x++) to[x * rows + r] = from[r * row + x * column];
+}
+
+// --- products -----------------------------------------------------------------------------------
+
+#if defined(__AVX512F__)
+#define VECTOR 64
+#define VECTORS 4  // side by side in one block of sums, which stays in registers
+#elif defined(__AVX2__)
+#define VECTOR 32
+#define VECTORS 2
+#else
+#define VECTOR 16
+#define VECTORS 4
+#endif
+#define ROWS 6  // of a block of sums that is as wide as can be
+#define LANES (VECTOR / (int)sizeof(real))
+typedef real vector __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
+
+// The block of rows and vectors whose sums stay in registers.
+INLINE void multiply_block(const int rows, const int vectors, const int inner, const real *a,
+                           int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
+                           real *out, int64_t out_step, const int adds)
+{
+    vector sums[8][4];
+    _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
+        _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++) {
+            const vector *before = (const vector *)(out + i * out_step + j * LANES);
+            sums[i][j] = adds ? *before : (vector){0};
+        }
+    for (int k = 0; k < inner; k++) {
+        vector own[4];
+        _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
+            own[j] = *(const vector *)(b + k * b_step + j * LANES);
+        _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++) {
+            const real x = a[i * a_row + k * a_inner];
+            _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++) sums[i][j] += x * own[j];
+        }
+    }
+    _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
+        _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
+            *(vector *)(out + i * out_step + j * LANES) = sums[i][j];
+}
+
+INLINE void multiply_columns(const int vectors, const int rows, const int inner, const real *a,
+                             int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
+                             real *out, int64_t out_step, const int adds)
+{
+    const int most = smaller(ROWS * VECTORS / vectors, 8);
+    int i = 0;
+    for (; i + most <= rows; i += most)
+        multiply_block(most, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
+                       out + i * out_step, out_step, adds);
+    for (; i + 4 <= rows; i += 4)
+        multiply_block(4, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
+                       out + i * out_step, out_step, adds);
+    for (; i < rows; i++)
+        multiply_block(1, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
+                       out + i * out_step, out_step, adds);
+}
+
+// out[i][j] = sum over k of a[i][k] b[k][j], or added to it: [rows, inner] by [inner, columns], of
+// which `columns` is a multiple of LANES and lies side by side in b and out.
+INLINE void multiply(const int rows, const int inner, const int columns, const real *a,
+                     int64_t a_row, int64_t a_inner, const real *b, int64_t b_step, real *out,
+                     int64_t out_step, const int adds)
+{
+    int j = 0;
+    for (; j + VECTORS * LANES <= columns; j += VECTORS * LANES)
+        multiply_columns(VECTORS, rows, inner, a, a_row, a_inner, b + j, b_step, out + j,
+                         out_step, adds);
+    for (; VECTORS > 2 && j + 2 * LANES <= columns; j += 2 * LANES)
+        multiply_columns(2, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
+    for (; j + LANES <= columns; j += LANES)
+        multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
+}
+"""
+
+_C_KERNELS = {
+    "_forward_kernel": _CKernel(
+        "_forward_kernel",
+        (
+            "q_ptr k_ptr v_ptr times_ptr out_ptr lse_ptr sign_ptr residual_ptr q_start_ptr "
+            "kv_lengths_ptr begins_ptr met_ptr q_strides k_strides v_strides n m k_start "
+            "lists scale_log2 weight_constant times_size_0 times_size_1 times_size_2 GROUP D "
+            "E"
+        ),
+        ("n m k_start lists weight_constant times_size_0 times_size_1 times_size_2 GROUP D E"),
+        "BLOCK_D BLOCK_E LIST_M LIST_N BLOCK_M BLOCK_N",
+        r"""
+INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restrict total)[BLOCK_E],
+        const Rows q, const real (*restrict q_turned)[BLOCK_M], k_type *k_ptr, v_type *v_ptr,
+        times_type *times_ptr, int64_t k_stride, int64_t v_stride, int *restrict i,
+        met_value column, int k_start, int keys, int head, int m, real scale_log2,
+        int weight_constant, int times_size_0, int times_size_1, int times_size_2, int D, int E,
+        const int MASKED)
+{
+    int visible[BLOCK_N];
+    met_value j[BLOCK_N];
+    Rows k;
+    real k_room[BLOCK_N][BLOCK_D];
+    real dot_qk[BLOCK_N][BLOCK_M];
+    real times_entry[BLOCK_N][BLOCK_M];
+    int related[BLOCK_N][BLOCK_M];
+    real exponent[BLOCK_N][BLOCK_M];
+    real old_peak[BLOCK_M];
+    real largest[BLOCK_M];
+    real shrink[BLOCK_M];
+    real weight[BLOCK_N][BLOCK_M];
+    real rows_sum[BLOCK_M];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++) {
+        const met_value column_lanes = column + c;
+        visible[c] = column_lanes < keys;
+        j[c] = k_start + column_lanes;
+    }
+    k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
+            BLOCK_D);
+    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
+            BLOCK_M, 0);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++) {
+            times_entry[c][r] = (real)number_of(times_ptr[((int64_t)clamped(head, times_size_0)
+                    * times_size_1 + (int64_t)clamped(floor_div(i[r], 64), times_size_1))
+                    * times_size_2 + (int64_t)clamped(floor_div(j[c], 64), times_size_2)]);
+            times_value times_asked = 0;
+            if (MASKED) times_asked = number_of(times_ptr[((int64_t)clamped(head, times_size_0)
+                    * times_size_1 + (int64_t)clamped(floor_div(i[r], 64), times_size_1))
+                    * times_size_2 + (int64_t)clamped(floor_div(j[c], 64), times_size_2)]);
+            if (MASKED) related[c][r] = (((floor_div(i[r], 64) - 1 <= floor_div(j[c], 64))
+                    & (floor_div(j[c], 64) <= floor_div(i[r], 64) + 1)) | (floor_div(i[r], 64) == 0)
+                    | (floor_div(i[r], 64) == floor_div(m - 1, 64)) | (floor_div(j[c], 64) == 0)
+                    | (floor_div(j[c], 64) == floor_div(m - 1, 64)) | (times_asked > 0))
+                    & visible[c];
+            exponent[c][r] = scale_log2 * dot_qk[c][r];
+            if (MASKED) exponent[c][r] = related[c][r] ? exponent[c][r] : -INFINITY;
+        }
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        old_peak[r] = peak[r];
+    for (int r = 0; r < BLOCK_M; r++)
+        largest[r] = -INFINITY;
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++)
+            largest[r] = larger(largest[r], exponent[c][r]);
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        peak[r] = larger(peak[r], largest[r]);
+        shrink[r] = exp2_of(old_peak[r] - peak[r]);
+    }
+    for (int r = 0; r < BLOCK_M; r++)
+        rows_sum[r] = R(0.0);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++) {
+            weight[c][r] = ((((floor_div(i[r], 64) - 1 <= floor_div(j[c], 64)) & (floor_div(j[c],
+                    64) <= floor_div(i[r], 64) + 1)) | (floor_div(i[r], 64) == 0) | (floor_div(i[r],
+                    64) == weight_constant) | (floor_div(j[c], 64) == 0) | (floor_div(j[c], 64)
+                    == weight_constant) ? R(1.0) : R(0.0)) + times_entry[c][r])
+                    * exp2_of(exponent[c][r] - peak[r]);
+            if (MASKED) weight[c][r] = related[c][r] ? weight[c][r] : R(0.0);
+            rows_sum[r] += weight[c][r];
+        }
+    }
+    v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
+            BLOCK_E);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        rows[r] = rows[r] * shrink[r] + rows_sum[r];
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            total[r][x] = total[r][x] * shrink[r];
+    }
+    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
+            BLOCK_E, 1);
+}
+
+static void forward_kernel(const Grid program, const Grid programs, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, times_type *times_ptr, out_type *out_ptr, lse_type *lse_ptr,
+        sign_type *sign_ptr, residual_type *residual_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr, met_type *met_ptr,
+        const int64_t *q_strides, const int64_t *k_strides, const int64_t *v_strides, int n, int m,
+        int k_start, int lists, real scale_log2, int weight_constant, int times_size_0,
+        int times_size_1, int times_size_2, int GROUP, int D, int E)
+{
+    int row_lanes[BLOCK_M];
+    int visible[BLOCK_M];
+    Rows q;
+    real q_room[BLOCK_M][BLOCK_D];
+    real q_turned[BLOCK_D][BLOCK_M];
+    int i[BLOCK_M];
+    real peak[BLOCK_M];
+    real rows[BLOCK_M];
+    real total[BLOCK_M][BLOCK_E];
+    real out[BLOCK_M][BLOCK_E];
+    real lse[BLOCK_M];
+    real sign[BLOCK_M];
+    real residual[BLOCK_M][BLOCK_E];
+    // first row of the tile
+    int row = program.x * BLOCK_M;
+    int head = program.y;
+    int batch = program.z;
+    int heads = programs.y;
+    int q_start = (int)number_of((q_start_ptr + batch)[0]);
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        row_lanes[r] = row + r;
+    // tiles in one that lists name
+    const int PARTS = LIST_N / BLOCK_N;
+    int entry = batch * heads + head;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    q_ptr = q_ptr + ((int64_t)batch * q_strides[0] + (int64_t)head * q_strides[1]);
+    q_ptr = q_ptr + (int64_t)row * q_strides[2];
+    k_ptr = k_ptr + ((int64_t)batch * k_strides[0] + (int64_t)(head / GROUP) * k_strides[1]);
+    v_ptr = v_ptr + ((int64_t)batch * v_strides[0] + (int64_t)(head / GROUP) * v_strides[1]);
+    int64_t k_step = k_strides[2] * BLOCK_N;
+    int64_t v_step = v_strides[2] * BLOCK_N;
+    int64_t first_vector = ((int64_t)batch * heads + head) * n + row;
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        visible[r] = row_lanes[r] < n;
+    q = load_rows(q_type, &q_room[0][0], q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D);
+    turn(BLOCK_M, BLOCK_D, q.at, q.step, 1, &q_turned[0][0]);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        i[r] = q_start + row_lanes[r];
+    // Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+    int number = entry * lists + row / LIST_M;
+    begins_value begin = number_of((begins_ptr + number)[0]);
+    begins_value end = number_of((begins_ptr + number + 1)[0]);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        peak[r] = -R(3.4028234663852886e+38);
+        rows[r] = 0;
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            total[r][x] = 0;
+    }
+    for (int step = begin * PARTS; step < end * PARTS; step++) {
+        met_value tile = number_of((met_ptr + step / PARTS)[0]) * PARTS + step % PARTS;
+        forward_tile(peak, rows, total, q, q_turned, k_ptr + tile * k_step, v_ptr + tile * v_step,
+                times_ptr, k_strides[2], v_strides[2], i, tile * BLOCK_N, k_start, keys, head, m,
+                scale_log2, weight_constant, times_size_0, times_size_1, times_size_2, D, E, 1);
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            out[r][x] = total[r][x] * inverse_of(rows[r]);
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        lse[r] = R(0.6931471805599453) * peak[r] + log_or_none_of(abs_of(rows[r]));
+        sign[r] = sign_of(rows[r]);
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        if (!(visible[r])) continue;
+        out_type *to = out_ptr + first_vector * E + (int64_t)r * (E);
+        #pragma omp simd
+        for (int x = 0; x < E; x++)
+            put(out_type, to[x], out[r][x]);
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        if (visible[r]) put(lse_type, (lse_ptr + first_vector)[r], lse[r]);
+        if (visible[r]) put(sign_type, (sign_ptr + first_vector)[r], sign[r]);
+    }
+    // what rounding takes from `out`, for backward
+    if (residual_ptr != NULL) {
+        for (int r = 0; r < BLOCK_M; r++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_E; x++)
+                residual[r][x] = out[r][x] - rounded(out_type, out[r][x]);
+        }
+        for (int r = 0; r < BLOCK_M; r++) {
+            if (!(visible[r])) continue;
+            residual_type *to = residual_ptr + first_vector * E + (int64_t)r * (E);
+            #pragma omp simd
+            for (int x = 0; x < E; x++)
+                put(residual_type, to[x], residual[r][x]);
+        }
+    }
+}
+
+void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
+        times_type *times_ptr, out_type *out_ptr, lse_type *lse_ptr, sign_type *sign_ptr,
+        residual_type *residual_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        begins_type *begins_ptr, met_type *met_ptr, const int64_t *q_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start, int lists,
+        double scale_log2, int weight_constant, int times_size_0, int times_size_1,
+        int times_size_2, int GROUP, int D, int E)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, times_ptr, out_ptr, lse_ptr,
+                sign_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, q_strides,
+                k_strides, v_strides, n, m, k_start, lists, scale_log2, weight_constant,
+                times_size_0, times_size_1, times_size_2, GROUP, D, E);
+}
+""",
+    ),
+    "_backward_columns_kernel": _CKernel(
+        "_backward_columns_kernel",
+        (
+            "k_ptr v_ptr q_ptr d_out_ptr times_ptr lse_ptr sign_ptr delta_ptr dk_ptr dv_ptr "
+            "q_start_ptr kv_lengths_ptr begins_ptr met_ptr k_strides v_strides q_strides "
+            "d_out_strides n m k_start lists d_dot_factor scale_log2 weight_constant "
+            "times_size_0 times_size_1 times_size_2 GROUP D E"
+        ),
+        ("n m k_start lists weight_constant times_size_0 times_size_1 times_size_2 GROUP D E"),
+        "BLOCK_D BLOCK_E LIST_M LIST_N BLOCK_M BLOCK_N",
+        r"""
+INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict dk_total)[BLOCK_D],
+        const Rows k, const real (*restrict k_turned)[BLOCK_N], const Rows v,
+        const real (*restrict v_turned)[BLOCK_N], q_type *q_ptr, d_out_type *d_out_ptr,
+        lse_type *lse_ptr, sign_type *sign_ptr, delta_type *delta_ptr, times_type *times_ptr,
+        int64_t q_stride, int64_t d_out_stride, int *restrict j, met_value row, int q_start, int n,
+        int head, int m, real scale_log2, int weight_constant, int times_size_0, int times_size_1,
+        int times_size_2, int D, int E, const int MASKED)
+{
+    int visible[BLOCK_M];
+    met_value i[BLOCK_M];
+    real lse_2[BLOCK_M];
+    Rows q;
+    real q_room[BLOCK_M][BLOCK_D];
+    real dot_qk[BLOCK_M][BLOCK_N];
+    real times_entry[BLOCK_M][BLOCK_N];
+    int related[BLOCK_M][BLOCK_N];
+    Rows d_out;
+    real d_out_room[BLOCK_M][BLOCK_E];
+    real d_share[BLOCK_M][BLOCK_N];
+    delta_value delta[BLOCK_M];
+    real d_weight[BLOCK_M][BLOCK_N];
+    real exponent[BLOCK_M][BLOCK_N];
+    sign_value sign[BLOCK_M];
+    real kept[BLOCK_M][BLOCK_N];
+    real d_exponent[BLOCK_M][BLOCK_N];
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        const met_value row_lanes = row + r;
+        visible[r] = row_lanes < n;
+        i[r] = q_start + row_lanes;
+        lse_value lse = (!MASKED || visible[r]) ? number_of(lse_ptr[r]) : -INFINITY;
+        lse = lse == -INFINITY ? INFINITY : lse;
+        lse_2[r] = R(1.4426950408889634) * lse;
+    }
+    q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
+            BLOCK_D);
+    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
+            BLOCK_N, 0);
+    d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
+            : NULL, BLOCK_M, E, BLOCK_E);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++) {
+            times_entry[r][c] = (real)number_of(times_ptr[((int64_t)clamped(head, times_size_0)
+                    * times_size_1 + (int64_t)clamped(floor_div(i[r], 64), times_size_1))
+                    * times_size_2 + (int64_t)clamped(floor_div(j[c], 64), times_size_2)]);
+            times_value times_asked = 0;
+            if (MASKED) times_asked = number_of(times_ptr[((int64_t)clamped(head, times_size_0)
+                    * times_size_1 + (int64_t)clamped(floor_div(i[r], 64), times_size_1))
+                    * times_size_2 + (int64_t)clamped(floor_div(j[c], 64), times_size_2)]);
+            if (MASKED) related[r][c] = (((floor_div(i[r], 64) - 1 <= floor_div(j[c], 64))
+                    & (floor_div(j[c], 64) <= floor_div(i[r], 64) + 1)) | (floor_div(i[r], 64) == 0)
+                    | (floor_div(i[r], 64) == floor_div(m - 1, 64)) | (floor_div(j[c], 64) == 0)
+                    | (floor_div(j[c], 64) == floor_div(m - 1, 64)) | (times_asked > 0))
+                    & visible[r];
+        }
+    }
+    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
+            &d_share[0][0], BLOCK_N, 0);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++) {
+            d_weight[r][c] = d_share[r][c] - delta[r];
+            exponent[r][c] = scale_log2 * dot_qk[r][c];
+            if (MASKED) exponent[r][c] = related[r][c] ? exponent[r][c] : -INFINITY;
+        }
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        sign[r] = (!MASKED || visible[r]) ? number_of(sign_ptr[r]) : R(0.0);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++) {
+            const real weight = sign[r] * (((((floor_div(i[r], 64) - 1 <= floor_div(j[c], 64))
+                    & (floor_div(j[c], 64) <= floor_div(i[r], 64) + 1)) | (floor_div(i[r], 64) == 0)
+                    | (floor_div(i[r], 64) == weight_constant) | (floor_div(j[c], 64) == 0)
+                    | (floor_div(j[c], 64) == weight_constant) ? R(1.0) : R(0.0))
+                    + times_entry[r][c]) * exp2_of(exponent[r][c] - lse_2[r]));
+            kept[r][c] = weight;
+            if (MASKED) kept[r][c] = related[r][c] ? kept[r][c] : R(0.0);
+            d_exponent[r][c] = d_weight[r][c] * weight;
+            if (MASKED) d_exponent[r][c] = related[r][c] ? d_exponent[r][c] : R(0.0);
+        }
+    }
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &kept[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
+            BLOCK_E, 1);
+    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
+            &dk_total[0][0], BLOCK_D, 1);
+}
+
+static void backward_columns_kernel(const Grid program, const Grid programs, k_type *k_ptr,
+        v_type *v_ptr, q_type *q_ptr, d_out_type *d_out_ptr, times_type *times_ptr,
+        lse_type *lse_ptr, sign_type *sign_ptr, delta_type *delta_ptr, dk_type *dk_ptr,
+        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        begins_type *begins_ptr, met_type *met_ptr, const int64_t *k_strides,
+        const int64_t *v_strides, const int64_t *q_strides, const int64_t *d_out_strides, int n,
+        int m, int k_start, int lists, real d_dot_factor, real scale_log2, int weight_constant,
+        int times_size_0, int times_size_1, int times_size_2, int GROUP, int D, int E)
+{
+    int column_lanes[BLOCK_N];
+    int seen[BLOCK_N];
+    Rows k;
+    real k_room[BLOCK_N][BLOCK_D];
+    real k_turned[BLOCK_D][BLOCK_N];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    real v_turned[BLOCK_E][BLOCK_N];
+    int j[BLOCK_N];
+    real dv[BLOCK_N][BLOCK_E];
+    real dk_total[BLOCK_N][BLOCK_D];
+    real dk[BLOCK_N][BLOCK_D];
+    // first key of the tile
+    int column = program.x * BLOCK_N;
+    int kv_head = program.y;
+    int batch = program.z;
+    int kv_heads = programs.y;
+    int heads = kv_heads * GROUP;
+    int q_start = (int)number_of((q_start_ptr + batch)[0]);
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        column_lanes[c] = column + c;
+    // tiles in one that lists name
+    const int PARTS = LIST_M / BLOCK_M;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    k_ptr = k_ptr + ((int64_t)batch * k_strides[0] + (int64_t)kv_head * k_strides[1]);
+    k_ptr = k_ptr + (int64_t)column * k_strides[2];
+    v_ptr = v_ptr + ((int64_t)batch * v_strides[0] + (int64_t)kv_head * v_strides[1]);
+    v_ptr = v_ptr + (int64_t)column * v_strides[2];
+    int64_t q_step = q_strides[2] * BLOCK_M;
+    int64_t d_out_step = d_out_strides[2] * BLOCK_M;
+    int64_t first_vector = ((int64_t)batch * kv_heads + kv_head) * m + column;
+    // Keys that no row can see are not read, and their gradients are 0.
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        seen[c] = column_lanes[c] < keys;
+    k = load_rows(k_type, &k_room[0][0], k_ptr, k_strides[2], seen, BLOCK_N, D, BLOCK_D);
+    turn(BLOCK_N, BLOCK_D, k.at, k.step, 1, &k_turned[0][0]);
+    v = load_rows(v_type, &v_room[0][0], v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E);
+    turn(BLOCK_N, BLOCK_E, v.at, v.step, 1, &v_turned[0][0]);
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        j[c] = k_start + column_lanes[c];
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            dv[c][x] = 0;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            dk_total[c][x] = 0;
+    }
+    for (int head = kv_head * GROUP; head < kv_head * GROUP + GROUP; head++) {
+        q_type *q_head_ptr = q_ptr + (int64_t)batch * q_strides[0] + (int64_t)head * q_strides[1];
+        d_out_type *d_out_head_ptr = d_out_ptr + (int64_t)batch * d_out_strides[0] + (int64_t)head
+                * d_out_strides[1];
+        int64_t statistics = ((int64_t)batch * heads + head) * n;
+        int entry = batch * heads + head;
+        // Tiles of rows that meet the tile's keys: met[begin] … met[end - 1].
+        int number = entry * lists + column / LIST_N;
+        begins_value begin = number_of((begins_ptr + number)[0]);
+        begins_value end = number_of((begins_ptr + number + 1)[0]);
+        for (int step = begin * PARTS; step < end * PARTS; step++) {
+            met_value tile = number_of((met_ptr + step / PARTS)[0]) * PARTS + step % PARTS;
+            backward_columns_tile(dv, dk_total, k, k_turned, v, v_turned, q_head_ptr + tile
+                    * q_step, d_out_head_ptr + tile * d_out_step, lse_ptr + statistics + tile
+                    * BLOCK_M, sign_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile
+                    * BLOCK_M, times_ptr, q_strides[2], d_out_strides[2], j, tile * BLOCK_M,
+                    q_start, n, head, m, scale_log2, weight_constant, times_size_0, times_size_1,
+                    times_size_2, D, E, 1);
+        }
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            dk[c][x] = dk_total[c][x] * d_dot_factor;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        dk_type *to = dk_ptr + first_vector * D + (int64_t)c * (D);
+        #pragma omp simd
+        for (int x = 0; x < D; x++)
+            put(dk_type, to[x], seen[c] ? dk[c][x] : R(0.0));
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        dv_type *to = dv_ptr + first_vector * E + (int64_t)c * (E);
+        #pragma omp simd
+        for (int x = 0; x < E; x++)
+            put(dv_type, to[x], seen[c] ? dv[c][x] : R(0.0));
+    }
+}
+
+void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
+        d_out_type *d_out_ptr, times_type *times_ptr, lse_type *lse_ptr, sign_type *sign_ptr,
+        delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr, met_type *met_ptr,
+        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, int lists, double d_dot_factor,
+        double scale_log2, int weight_constant, int times_size_0, int times_size_1,
+        int times_size_2, int GROUP, int D, int E)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                times_ptr, lse_ptr, sign_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr,
+                kv_lengths_ptr, begins_ptr, met_ptr, k_strides, v_strides, q_strides, d_out_strides,
+                n, m, k_start, lists, d_dot_factor, scale_log2, weight_constant, times_size_0,
+                times_size_1, times_size_2, GROUP, D, E);
+}
+""",
+    ),
+    "_backward_rows_kernel": _CKernel(
+        "_backward_rows_kernel",
+        (
+            "q_ptr d_out_ptr k_ptr v_ptr times_ptr lse_ptr sign_ptr delta_ptr dq_ptr "
+            "q_start_ptr kv_lengths_ptr begins_ptr met_ptr q_strides d_out_strides k_strides "
+            "v_strides n m k_start lists d_dot_factor scale_log2 weight_constant times_size_0 "
+            "times_size_1 times_size_2 GROUP D E"
+        ),
+        ("n m k_start lists weight_constant times_size_0 times_size_1 times_size_2 GROUP D E"),
+        "BLOCK_D BLOCK_E LIST_M LIST_N BLOCK_M BLOCK_N",
+        r"""
+INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
+        const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
+        const real (*restrict d_out_turned)[BLOCK_M], sign_value *restrict sign,
+        delta_value *restrict delta, real *restrict lse_2, k_type *k_ptr, v_type *v_ptr,
+        times_type *times_ptr, int64_t k_stride, int64_t v_stride, int *restrict i,
+        met_value column, int k_start, int keys, int head, int m, real scale_log2,
+        int weight_constant, int times_size_0, int times_size_1, int times_size_2, int D, int E,
+        const int MASKED)
+{
+    int visible[BLOCK_N];
+    met_value j[BLOCK_N];
+    Rows k;
+    real k_room[BLOCK_N][BLOCK_D];
+    real dot_qk[BLOCK_N][BLOCK_M];
+    real times_entry[BLOCK_N][BLOCK_M];
+    int related[BLOCK_N][BLOCK_M];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    real d_share[BLOCK_N][BLOCK_M];
+    real d_exponent[BLOCK_N][BLOCK_M];
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++) {
+        const met_value column_lanes = column + c;
+        visible[c] = column_lanes < keys;
+        j[c] = k_start + column_lanes;
+    }
+    k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
+            BLOCK_D);
+    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
+            BLOCK_M, 0);
+    v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
+            BLOCK_E);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++) {
+            times_entry[c][r] = (real)number_of(times_ptr[((int64_t)clamped(head, times_size_0)
+                    * times_size_1 + (int64_t)clamped(floor_div(i[r], 64), times_size_1))
+                    * times_size_2 + (int64_t)clamped(floor_div(j[c], 64), times_size_2)]);
+            times_value times_asked = 0;
+            if (MASKED) times_asked = number_of(times_ptr[((int64_t)clamped(head, times_size_0)
+                    * times_size_1 + (int64_t)clamped(floor_div(i[r], 64), times_size_1))
+                    * times_size_2 + (int64_t)clamped(floor_div(j[c], 64), times_size_2)]);
+            if (MASKED) related[c][r] = (((floor_div(i[r], 64) - 1 <= floor_div(j[c], 64))
+                    & (floor_div(j[c], 64) <= floor_div(i[r], 64) + 1)) | (floor_div(i[r], 64) == 0)
+                    | (floor_div(i[r], 64) == floor_div(m - 1, 64)) | (floor_div(j[c], 64) == 0)
+                    | (floor_div(j[c], 64) == floor_div(m - 1, 64)) | (times_asked > 0))
+                    & visible[c];
+        }
+    }
+    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
+            &d_share[0][0], BLOCK_M, 0);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++) {
+            const real d_weight = d_share[c][r] - delta[r];
+            real exponent = scale_log2 * dot_qk[c][r];
+            if (MASKED) exponent = related[c][r] ? exponent : -INFINITY;
+            const real weight = sign[r] * (((((floor_div(i[r], 64) - 1 <= floor_div(j[c], 64))
+                    & (floor_div(j[c], 64) <= floor_div(i[r], 64) + 1)) | (floor_div(i[r], 64) == 0)
+                    | (floor_div(i[r], 64) == weight_constant) | (floor_div(j[c], 64) == 0)
+                    | (floor_div(j[c], 64) == weight_constant) ? R(1.0) : R(0.0))
+                    + times_entry[c][r]) * exp2_of(exponent - lse_2[r]));
+            d_exponent[c][r] = d_weight * weight;
+            if (MASKED) d_exponent[c][r] = related[c][r] ? d_exponent[c][r] : R(0.0);
+        }
+    }
+    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
+            &dq_total[0][0], BLOCK_D, 1);
+}
+
+static void backward_rows_kernel(const Grid program, const Grid programs, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr, times_type *times_ptr,
+        lse_type *lse_ptr, sign_type *sign_ptr, delta_type *delta_ptr, dq_type *dq_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr,
+        met_type *met_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start, int lists,
+        real d_dot_factor, real scale_log2, int weight_constant, int times_size_0, int times_size_1,
+        int times_size_2, int GROUP, int D, int E)
+{
+    int row_lanes[BLOCK_M];
+    int visible[BLOCK_M];
+    Rows q;
+    real q_room[BLOCK_M][BLOCK_D];
+    real q_turned[BLOCK_D][BLOCK_M];
+    Rows d_out;
+    real d_out_room[BLOCK_M][BLOCK_E];
+    real d_out_turned[BLOCK_E][BLOCK_M];
+    sign_value sign[BLOCK_M];
+    delta_value delta[BLOCK_M];
+    int i[BLOCK_M];
+    real lse_2[BLOCK_M];
+    real dq_total[BLOCK_M][BLOCK_D];
+    real dq[BLOCK_M][BLOCK_D];
+    // first row of the tile
+    int row = program.x * BLOCK_M;
+    int head = program.y;
+    int batch = program.z;
+    int heads = programs.y;
+    int q_start = (int)number_of((q_start_ptr + batch)[0]);
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        row_lanes[r] = row + r;
+    // tiles in one that lists name
+    const int PARTS = LIST_N / BLOCK_N;
+    int entry = batch * heads + head;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    q_ptr = q_ptr + ((int64_t)batch * q_strides[0] + (int64_t)head * q_strides[1]);
+    q_ptr = q_ptr + (int64_t)row * q_strides[2];
+    d_out_ptr = d_out_ptr + ((int64_t)batch * d_out_strides[0] + (int64_t)head * d_out_strides[1]);
+    d_out_ptr = d_out_ptr + (int64_t)row * d_out_strides[2];
+    k_ptr = k_ptr + ((int64_t)batch * k_strides[0] + (int64_t)(head / GROUP) * k_strides[1]);
+    v_ptr = v_ptr + ((int64_t)batch * v_strides[0] + (int64_t)(head / GROUP) * v_strides[1]);
+    int64_t k_step = k_strides[2] * BLOCK_N;
+    int64_t v_step = v_strides[2] * BLOCK_N;
+    int64_t first_vector = ((int64_t)batch * heads + head) * n + row;
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        visible[r] = row_lanes[r] < n;
+    q = load_rows(q_type, &q_room[0][0], q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D);
+    turn(BLOCK_M, BLOCK_D, q.at, q.step, 1, &q_turned[0][0]);
+    d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_strides[2], visible, BLOCK_M,
+            E, BLOCK_E);
+    turn(BLOCK_M, BLOCK_E, d_out.at, d_out.step, 1, &d_out_turned[0][0]);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        lse_value lse = visible[r] ? number_of((lse_ptr + first_vector)[r]) : -INFINITY;
+        lse = lse == -INFINITY ? INFINITY : lse;
+        sign[r] = visible[r] ? number_of((sign_ptr + first_vector)[r]) : R(0.0);
+        delta[r] = visible[r] ? number_of((delta_ptr + first_vector)[r]) : R(0.0);
+        i[r] = q_start + row_lanes[r];
+        lse_2[r] = R(1.4426950408889634) * lse;
+    }
+    // Tiles of keys that the tile's rows meet: met[begin] … met[end - 1].
+    int number = entry * lists + row / LIST_M;
+    begins_value begin = number_of((begins_ptr + number)[0]);
+    begins_value end = number_of((begins_ptr + number + 1)[0]);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            dq_total[r][x] = 0;
+    }
+    for (int step = begin * PARTS; step < end * PARTS; step++) {
+        met_value tile = number_of((met_ptr + step / PARTS)[0]) * PARTS + step % PARTS;
+        backward_rows_tile(dq_total, q, q_turned, d_out, d_out_turned, sign, delta, lse_2, k_ptr
+                + tile * k_step, v_ptr + tile * v_step, times_ptr, k_strides[2], v_strides[2], i,
+                tile * BLOCK_N, k_start, keys, head, m, scale_log2, weight_constant, times_size_0,
+                times_size_1, times_size_2, D, E, 1);
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            dq[r][x] = dq_total[r][x] * d_dot_factor;
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        if (!(visible[r])) continue;
+        dq_type *to = dq_ptr + first_vector * D + (int64_t)r * (D);
+        #pragma omp simd
+        for (int x = 0; x < D; x++)
+            put(dq_type, to[x], dq[r][x]);
+    }
+}
+
+void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
+        k_type *k_ptr, v_type *v_ptr, times_type *times_ptr, lse_type *lse_ptr, sign_type *sign_ptr,
+        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr, met_type *met_ptr,
+        const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *k_strides,
+        const int64_t *v_strides, int n, int m, int k_start, int lists, double d_dot_factor,
+        double scale_log2, int weight_constant, int times_size_0, int times_size_1,
+        int times_size_2, int GROUP, int D, int E)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr, times_ptr,
+                lse_ptr, sign_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr,
+                met_ptr, q_strides, d_out_strides, k_strides, v_strides, n, m, k_start, lists,
+                d_dot_factor, scale_log2, weight_constant, times_size_0, times_size_1, times_size_2,
+                GROUP, D, E);
+}
+""",
+    ),
+}
+if triton is None:  # launches call kernels by these names
+    globals().update(_C_KERNELS)

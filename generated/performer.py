@@ -19,8 +19,19 @@
 # Decoder: none: the pattern is not proven causal, and a query may see keys that come after it.
 
 import bisect
+import contextlib
+import ctypes
 import functools
+import hashlib
+import itertools
 import math
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import tempfile
+import warnings
 from typing import NamedTuple
 
 import torch
@@ -1055,6 +1066,11 @@ def _dense(x):
     return x if x.stride(-1) == 1 and x.stride(-2) < 2**23 else x.contiguous()
 
 
+def _cdiv(length, block):
+    """How many blocks hold so many."""
+    return -(-length // block)
+
+
 def _block(width):
     """The tile width that holds a vector: a power of two, at least a matrix instruction's 16."""
     return max(16, 1 << (width - 1).bit_length())
@@ -1106,19 +1122,23 @@ def _tuned(kernel, name, element_size, width, by_states):
 
 def _grid(length, block, heads, batch):
     """One program for every tile of an axis, every head and every batch entry."""
-    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+    return lambda meta: (_cdiv(length, meta[block]), heads, batch)
 
 
 def _launch(kernel, name, grid, a_of_row, b_of_key, v, *arguments, by_states=False):
     """Run a kernel, specialised by the widths of a_of_row and v."""
     d, e = a_of_row.shape[-1], v.shape[-1]
     block_d, block_e = _block(d), _block(e)
-    _tuned(kernel, name, a_of_row.element_size(), max(64, block_d, block_e), by_states)[grid](
+    widest = max(64, block_d, block_e)
+    if _in_c(a_of_row):
+        run = functools.partial(_for(kernel, a_of_row)[grid], tile=_c_tile(widest))
+    else:
+        run = _tuned(kernel, name, a_of_row.element_size(), widest, by_states)[grid]
+    run(
         *arguments,
         GROUP=a_of_row.shape[1] // b_of_key.shape[1],
-        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e,
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e, BY_STATES=by_states,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
-        BY_STATES=by_states,
         enable_fp_fusion=True,
     )  # fmt: skip
 
@@ -1135,7 +1155,7 @@ def _places(q, k, q_start, q_starts, kv_lengths):
 
 def _gradient_room(x, adds):
     """Room for a gradient, or for several kernels that add to it."""
-    return x.new_zeros(x.shape, dtype=torch.float32) if adds else x.new_empty(x.shape)
+    return x.new_zeros(x.shape, dtype=_wide(x.dtype)) if adds else x.new_empty(x.shape)
 
 
 _MOST_SUMS = 1 << 26  # numbers: sums for several factors are made for some channels at a time
@@ -1181,6 +1201,8 @@ def _chunk(name, a_of_row, b_of_key, v):
     """The tile of a kernel that leaves full tiles to sums."""
     d, e = a_of_row.shape[-1], v.shape[-1]
     width = max(64, _block(d), _block(e))
+    if _in_c(a_of_row):
+        return _c_tile(width)
     return _tiles(name, a_of_row.element_size(), width, True)[0]
 
 
@@ -1188,15 +1210,15 @@ def _rooms(tile, rows_fixed, n, m, parts, slides, a_of_row, b_of_key, v):
     """Room for the sums of every term, one after the other, of so many heads and parts."""
     d, e = a_of_row.shape[-1], v.shape[-1]
     rows, columns = tile[:2]
-    tiles, others = triton.cdiv(n, rows), triton.cdiv(m, columns)
+    tiles, others = _cdiv(n, rows), _cdiv(m, columns)
     tiles, others = (tiles, others) if rows_fixed else (others, tiles)
-    device = a_of_row.device
+    kind = {"device": a_of_row.device, "dtype": _wide(a_of_row.dtype)}
     for term, widths in enumerate(((d,),)):
         last = widths[-1] if widths else 1
         blocks = {"BLOCK_W": min(64, _block(last)), "BLOCK_E": min(64, _block(e))}
         blocks |= {"BLOCK_M": rows, "BLOCK_N": columns}
-        values = triton.cdiv(e, blocks["BLOCK_E"]) * blocks["BLOCK_E"]
-        padded = triton.cdiv(last, blocks["BLOCK_W"]) * blocks["BLOCK_W"]
+        values = _cdiv(e, blocks["BLOCK_E"]) * blocks["BLOCK_E"]
+        padded = _cdiv(last, blocks["BLOCK_W"]) * blocks["BLOCK_W"]
         of_channel = max(1, parts * tiles * math.prod(widths[1:-1]) * padded * values)
         first = widths[0] if len(widths) > 1 else 1
         span = min(first, max(16, _MOST_SUMS // of_channel))
@@ -1206,10 +1228,10 @@ def _rooms(tile, rows_fixed, n, m, parts, slides, a_of_row, b_of_key, v):
             kept = others if slides else 0
             yield _Room(
                 term, widths, group, own, tiles, others, blocks,
-                torch.empty(parts, tiles, features, values, device=device),
-                torch.empty(parts, tiles, features, device=device),
-                torch.empty(parts, kept, features, values, device=device),
-                torch.empty(parts, kept, features, device=device),
+                torch.empty(parts, tiles, features, values, **kind),
+                torch.empty(parts, tiles, features, **kind),
+                torch.empty(parts, kept, features, values, **kind),
+                torch.empty(parts, kept, features, **kind),
             )  # fmt: skip
 
 
@@ -1218,7 +1240,7 @@ def _runs_of(kernel, tile, count, heads, batch, classes, segments, *arguments):
     starts = arguments[0]
     runs = starts.new_zeros(batch, heads, classes, segments, count, 2)
     blocks = {"BLOCK_M": tile[0], "BLOCK_N": tile[1]}
-    kernel[(count * classes, heads, batch)](runs, *arguments, **blocks, num_warps=1)
+    _for(kernel, starts)[(count * classes, heads, batch)](runs, *arguments, **blocks, num_warps=1)
     return runs
 
 
@@ -1238,6 +1260,7 @@ def _launch_sums(kernel, grid, each, factor, a_of_row, b_of_key, v, *arguments):
         "WIDTH": each.widths[factor] if each.widths else 1,
         **each.blocks,
     }
+    kernel = _for(kernel, a_of_row)
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     crosses = factor % max(1, len(each.widths)) < len(each.widths) - 1  # sums that lie apart
     warps = 8 if crosses and torch.version.hip is None else 4
@@ -1252,23 +1275,23 @@ def _launch_forward(
     batch, heads, n, _ = a_of_row.shape
     kv_heads, m = b_of_key.shape[1:3]
     out = a_of_row.new_empty(batch, heads, n, v.shape[-1])
-    inverse = a_of_row.new_empty(batch, heads, n, dtype=torch.float32)
-    lse = a_of_row.new_empty(batch, heads, n, dtype=torch.float32)
+    inverse = a_of_row.new_empty(batch, heads, n, dtype=_wide(a_of_row.dtype))
+    lse = a_of_row.new_empty(batch, heads, n, dtype=_wide(a_of_row.dtype))
     residual = a_of_row.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
     starts, lengths = _places(a_of_row, b_of_key, q_start, q_starts, kv_lengths)
     if by_states:
-        rows_state = a_of_row.new_zeros(batch, heads, n, dtype=torch.float32)
-        total_state = a_of_row.new_zeros(batch, heads, n, v.shape[-1], dtype=torch.float32)
+        rows_state = a_of_row.new_zeros(batch, heads, n, dtype=_wide(a_of_row.dtype))
+        total_state = a_of_row.new_zeros(batch, heads, n, v.shape[-1], dtype=_wide(a_of_row.dtype))
     else:  # not read
-        rows_state = a_of_row.new_empty(0, dtype=torch.float32)
-        total_state = a_of_row.new_empty(0, dtype=torch.float32)
+        rows_state = a_of_row.new_empty(0, dtype=_wide(a_of_row.dtype))
+        total_state = a_of_row.new_empty(0, dtype=_wide(a_of_row.dtype))
     if out.numel():
         if by_states:
             tile = _chunk("forward", a_of_row, b_of_key, v)
             runs = _runs_of(
-                _runs_by_row_kernel, tile, triton.cdiv(n, tile[0]), 1, batch, 1, 1,
+                _runs_by_row_kernel, tile, _cdiv(n, tile[0]), 1, batch, 1, 1,
                 starts, lengths,
-                n, m, k_start, triton.cdiv(n, tile[0]), heads,
+                n, m, k_start, _cdiv(n, tile[0]), heads,
             )  # fmt: skip
             for each in _rooms(tile, True, n, m, batch * kv_heads, False, a_of_row, b_of_key, v):
                 _launch_sums(
@@ -1323,7 +1346,7 @@ def _launch_backward(
     d_a_of_row = _gradient_room(a_of_row, by_states)
     d_b_of_key = _gradient_room(b_of_key, by_states)
     dv = _gradient_room(v, by_states)
-    delta = (d_out.float() * _unrounded(out, residual)).sum(-1) - d_lse.float()
+    delta = (d_out * _unrounded(out, residual)).sum(-1) - d_lse
     inverse = inverse.contiguous()
     starts, lengths = _places(a_of_row, b_of_key, q_start, q_starts, kv_lengths)
     if dv.numel():
@@ -1338,9 +1361,9 @@ def _launch_backward(
         if by_states:
             tile = _chunk("backward_columns", a_of_row, b_of_key, v)
             runs = _runs_of(
-                _runs_by_key_kernel, tile, triton.cdiv(m, tile[1]), 1, batch, 1, 1,
+                _runs_by_key_kernel, tile, _cdiv(m, tile[1]), 1, batch, 1, 1,
                 starts, lengths,
-                n, m, k_start, triton.cdiv(m, tile[1]), heads,
+                n, m, k_start, _cdiv(m, tile[1]), heads,
             )  # fmt: skip
             for each in _rooms(tile, False, n, m, batch * heads, False, a_of_row, b_of_key, v):
                 _launch_sums(
@@ -1379,9 +1402,9 @@ def _launch_backward(
         if by_states:
             tile = _chunk("backward_rows", a_of_row, b_of_key, v)
             runs = _runs_of(
-                _runs_by_row_kernel, tile, triton.cdiv(n, tile[0]), 1, batch, 1, 1,
+                _runs_by_row_kernel, tile, _cdiv(n, tile[0]), 1, batch, 1, 1,
                 starts, lengths,
-                n, m, k_start, triton.cdiv(n, tile[0]), heads,
+                n, m, k_start, _cdiv(n, tile[0]), heads,
             )  # fmt: skip
             for each in _rooms(tile, True, n, m, batch * kv_heads, False, a_of_row, b_of_key, v):
                 _launch_sums(
@@ -2353,7 +2376,7 @@ def _takes_states(form, q, v, q_start, k_start):
     Pair by pair there are two for every key that a row meets; states take as many for keys at the
     ends of runs, and for every key and row the products of features and values.
     """
-    if form not in ("torch", "triton"):
+    if form not in ("torch", "triton", "c"):
         return form.endswith("linear")
     n, m, heads = q.shape[2], v.shape[2], q.shape[1]
     if n <= _ROWS:
@@ -2384,6 +2407,9 @@ def _takes_states(form, q, v, q_start, k_start):
     by_pairs = heads * met * width + max(1, heads * met / _SCORES) * _SLAB
     if form == "triton":  # sums take exact products, and launches of their own
         by_states = 2 * heads * (at_ends * width + tokens * values) + _LEAST_PRODUCTS / q.shape[0]
+        return by_states < 0.9 * heads * met * width
+    if form == "c":  # sums are written and read again, and tiles at their ends are small
+        by_states = heads * (at_ends * width + 2 * tokens * values)
         return by_states < 0.9 * heads * met * width
     by_states = 1.5 * heads * (at_ends * width + tokens * values) + heads * tokens * width * _NUMBER
     return by_states + groups * _GROUP + slabs * _MEMBER < 0.9 * by_pairs
@@ -2730,7 +2756,7 @@ def _vectors(x, batch, heads, length, dtype):
 
 def _run(a_of_row, b_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
     by_states = _takes_states(form, a_of_row, v, q_start, k_start)
-    run = _launch_forward if form.startswith("triton") else _forward
+    run = _forward if form.startswith("torch") else _launch_forward
     return run(
         a_of_row,
         b_of_key,
@@ -2747,7 +2773,7 @@ def _run(a_of_row, b_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, f
 
 def _run_backward(*args):
     *args, form = args
-    run = _launch_backward if form.startswith("triton") else _backward
+    run = _backward if form.startswith("torch") else _launch_backward
     return run(*args, _takes_states(form, args[0], args[2], *args[-4:-2]))
 
 
@@ -2957,11 +2983,17 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def _form(form, q):
-    """Which code runs: Triton on GPUs, torch elsewhere, or what the caller asks for."""
-    _expect(form in (None, "triton", "torch"), "form", repr(form), "None, 'triton' or 'torch'")
+    """Which code runs: Triton on GPUs, C on CPUs, else torch, or what the caller asks for."""
+    _expect(
+        form in (None, "triton", "c", "torch"), "form", repr(form), "None, 'triton', 'c' or 'torch'"
+    )
     if form is None:
-        return (
-            "triton" if triton is not None and q.is_cuda and q.dtype != torch.float64 else "torch"
+        if triton is not None and q.is_cuda and q.dtype != torch.float64:
+            return "triton"
+        return "c" if _c_serves(q) else "torch"
+    if form == "c":
+        _expect(
+            _in_c(q), "q", f"on {q.device}", "on the CPU for the C form, without TRITON_INTERPRET"
         )
     if form == "triton":
         _expect(triton is not None, "form", "'triton'", "triton to be installed")
@@ -3045,7 +3077,7 @@ def attention(
             so that rows and keys end together by default.
         k_start: the position of the first key.
         return_lse: also return the natural logarithm of each row's normaliser.
-        form: "triton" or "torch"; by default Triton runs on GPUs and torch elsewhere.
+        form: "triton", "c" or "torch"; by default Triton runs on GPUs and C on CPUs, if they can.
         plan: "linear" sums keys that many rows see once for them all, "blocked" meets every pair;
             by default what costs less for the sizes of the call.
 
@@ -3116,3 +3148,1932 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"scale={self.scale}, form={self.form}"
+
+
+# --- kernels in C ---------------------------------------------------------------------------------
+# The statements of the Triton kernels, for CPUs. A kernel is compiled when it first runs with such
+# types and widths, into the user's cache, where its source, the compiler and the processor name it.
+
+_C_TYPES = {
+    torch.float64: "double",
+    torch.float32: "float",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "uint8_t",
+}
+_C_READS = {"bf16": "float", "fp16": "float", "int16_t": "int", "int8_t": "int", "uint8_t": "int"}
+_C_WIDEST = 512  # channels of a vector: tiles of wider ones would not fit on the stack of a thread
+
+
+def _in_c(x):
+    """Whether kernels run in C where a tensor is: on the CPU, unless Triton interprets its own."""
+    return x.device.type == "cpu" and not (triton is not None and triton.knobs.runtime.interpret)
+
+
+def _for(kernel, x):
+    """The kernel that runs where a tensor is."""
+    return _C_KERNELS[kernel.__name__] if _in_c(x) else kernel
+
+
+def _c_tile(widest, most_rows=256):
+    """Rows and keys of a tile: few enough that what it holds and meets stays in a core's cache."""
+    rows, keys = (32, 32) if widest <= 128 else (16, 32)
+    return min(rows, most_rows), keys
+
+
+class _Programs(ctypes.Structure):
+    """A program's place in the grid, or how many there are along each axis."""
+
+    _fields_ = [("x", ctypes.c_int), ("y", ctypes.c_int), ("z", ctypes.c_int)]
+
+
+class _CKernel:
+    """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
+
+    def __init__(self, name, arguments, whole, constants, text):
+        self.__name__ = name
+        self.arguments, self.whole = arguments.split(), frozenset(whole.split())
+        self.constants, self.text = constants.split(), text
+        self.arg_names = (*self.arguments, *self.constants)
+        self.compiled = {}  # by types and constants
+
+    def __getitem__(self, grid):
+        return functools.partial(self.run, grid)
+
+    def run(self, grid, *arguments, tile=(), **constants):
+        """Run every program, by tiles of so many rows and keys where these are given apart."""
+        arguments += tuple(constants[name] for name in self.arguments[len(arguments) :])
+        if tile:
+            constants |= {"BLOCK_M": tile[0], "BLOCK_N": tile[1]}
+            for name in self.constants:  # whole vectors, by what the processor adds up at once
+                if name.startswith("BLOCK_") and name[6:] in constants:
+                    constants[name] = -(-constants[name[6:]] // 16) * 16
+        programs = (*(grid(constants) if callable(grid) else grid), 1, 1)[:3]
+        types = tuple(x.dtype if isinstance(x, Tensor) else None for x in arguments)
+        known = types, tuple(constants[name] for name in self.constants)
+        if known not in self.compiled:
+            self.compiled[known] = _c_library(self._source(types, constants)).run
+        self.compiled[known](
+            _Programs(*programs),
+            torch.get_num_threads(),
+            *map(self._given, self.arguments, arguments),
+        )
+
+    def _given(self, name, x):
+        if x is None:
+            return None
+        if isinstance(x, Tensor):
+            return ctypes.c_void_p(x.data_ptr())
+        if isinstance(x, tuple):
+            return (ctypes.c_int64 * len(x))(*x)
+        return int(x) if name in self.whole else ctypes.c_double(x)
+
+    def _source(self, types, constants):
+        """The kernel for such types and constants, with all that it is made of."""
+        lines = ["#define DOUBLE"] * (torch.float64 in types)
+        lines += [_C_LIBRARY]
+        for name, dtype in zip(self.arguments, types, strict=True):
+            if name.endswith("_ptr"):
+                of, ctype = name.removesuffix("_ptr"), _C_TYPES.get(dtype, "float")
+                lines += [f"typedef {ctype} {of}_type;"]
+                lines += [f"typedef {_C_READS.get(ctype, ctype)} {of}_value;"]
+        lines += [f"#define {name} {constants[name]:d}" for name in self.constants]
+        return "\n".join([*lines, "", self.text])
+
+
+# What a compiler is asked for: the first of each that it knows is taken.
+_C_FLAGS = ("-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+_C_PROCESSORS = (
+    ("-march=native", "-mprefer-vector-width=512"),
+    ("-march=native",),
+    ("-mcpu=native",),
+    (),
+)
+_C_THREADS = (("-fopenmp",), ("-fopenmp-simd",), ())
+_C_PROBE = """\
+int run(int n)
+{
+    int total = 0;
+    #pragma omp parallel for reduction(+ : total)
+    for (int i = 0; i < n; i++) total += i;
+    return total;
+}
+"""
+
+
+@functools.cache
+def _c_command():
+    """The command that compiles, as far as files; None, with a warning, where there is none."""
+    named = os.environ.get("CC", "")
+    compiler = next(
+        filter(shutil.which, filter(None, [*named.split()[:1], "cc", "gcc", "clang"])), None
+    )
+    if compiler is not None:
+        more = (*named.split()[1:], *os.environ.get("ATTNCC_CFLAGS", "").split())
+        for processor, threads in itertools.product(_C_PROCESSORS, _C_THREADS):
+            command = (compiler, *_C_FLAGS, *processor, *threads, *more)
+            try:
+                _c_compiled(_C_PROBE, command)
+            except RuntimeError:
+                continue
+            return command
+    found = "no C compiler is found" if compiler is None else f"{compiler} compiles nothing"
+    warnings.warn(f"{found}: attention runs in torch on the CPU, which is slower", stacklevel=2)
+    return None
+
+
+@functools.cache
+def _c_identity(compiler):
+    """What compiled code depends on beside its source: the compiler and the processor."""
+    version = subprocess.run(
+        [compiler, "--version"], capture_output=True, text=True, check=False
+    ).stdout
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor += "".join(next((x for x in lines if x.startswith(("flags", "Features"))), ""))
+    return f"{version}\n{processor}"
+
+
+def _c_compiled(source, command):
+    """The file of a library, made unless the cache has it; processes may make it at the same time.
+
+    Raises:
+        RuntimeError: with what the compiler says.
+    """
+    known = "\n".join([source, *command, _c_identity(command[0])])
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    path = cache / "attncc" / "c" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        file, made = pathlib.Path(folder, "kernel.c"), pathlib.Path(folder, "kernel.so")
+        file.write_text(source, encoding="utf-8")
+        done = subprocess.run(
+            [*command, file, "-o", made, "-lm"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} fails:\n{done.stderr}")
+        made.replace(path)
+    return path
+
+
+def _c_library(source):
+    """A kernel's library, loaded."""
+    command = _c_command()
+    if command is None:
+        raise RuntimeError("kernels in C need a compiler: gcc or clang, or what CC names")
+    return ctypes.CDLL(str(_c_compiled(source, command)))
+
+
+def _c_serves(q):
+    """Whether kernels in C run unasked: if ATTNCC_TARGET says so, and they can."""
+    if torch.compiler.is_compiling():  # what a compiler is given are plain operations
+        return False
+    target = os.environ.get("ATTNCC_TARGET", "torch")
+    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
+
+
+_C_LIBRARY = r"""
+// What kernels in C are made of: numbers of all types, vectors of tokens, products of tiles.
+// Sums and scores are `real`: double where inputs are double, else float.
+
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef DOUBLE
+typedef double real;
+#else
+typedef float real;
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define R(x) ((real)(x))
+
+typedef struct { int x, y, z; } Grid;
+
+// --- numbers ----------------------------------------------------------------------------------
+
+typedef struct { uint16_t bits; } bf16;
+typedef struct { uint16_t bits; } fp16;
+
+INLINE float float_of_bits(uint32_t bits)
+{
+    union { uint32_t bits; float number; } each = {.bits = bits};
+    return each.number;
+}
+
+INLINE uint32_t bits_of_float(float x)
+{
+    union { float number; uint32_t bits; } each = {.number = x};
+    return each.bits;
+}
+
+INLINE float from_bf16(bf16 x) { return float_of_bits((uint32_t)x.bits << 16); }
+
+// Rounded to the nearest, to even where two are as near; NaN stays NaN.
+INLINE bf16 to_bf16(real x)
+{
+    const uint32_t bits = bits_of_float((float)x);
+    const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    return (bf16){(uint16_t)(x != x ? (bits >> 16) | 64 : rounded)};
+}
+
+#if defined(__FLT16_MANT_DIG__)
+INLINE float from_fp16(fp16 x)
+{
+    union { uint16_t bits; _Float16 number; } each = {.bits = x.bits};
+    return (float)each.number;
+}
+
+INLINE fp16 to_fp16(real x)
+{
+    union { _Float16 number; uint16_t bits; } each = {.number = (_Float16)(float)x};
+    return (fp16){each.bits};
+}
+#else
+INLINE float from_fp16(fp16 x)
+{
+    const uint32_t sign = (uint32_t)(x.bits & 0x8000) << 16, rest = x.bits & 0x7FFF;
+    if (rest >= 0x7C00) return float_of_bits(sign | 0x7F800000 | (rest & 0x3FF) << 13);
+    return float_of_bits(sign | bits_of_float(float_of_bits(rest << 13) * 0x1p112f));
+}
+
+INLINE fp16 to_fp16(real x)
+{
+    const uint32_t bits = bits_of_float((float)x);
+    const uint32_t sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF;
+    if (rest > 0x7F800000) return (fp16){(uint16_t)(sign | 0x7E00)};
+    if (rest >= 0x477FF000) return (fp16){(uint16_t)(sign | 0x7C00)};
+    if (rest < 0x38800000)  // too small for an exponent of its own
+        return (fp16){(uint16_t)(sign | (uint32_t)nearbyintf(float_of_bits(rest) * 0x1p24f))};
+    return (fp16){(uint16_t)(sign | (rest - 0x38000000 + 0xFFF + (rest >> 13 & 1)) >> 13)};
+}
+#endif
+
+INLINE float from_float(float x) { return x; }
+INLINE double from_double(double x) { return x; }
+INLINE int from_byte(uint8_t x) { return x; }
+INLINE int from_signed_byte(int8_t x) { return x; }
+INLINE int from_short(int16_t x) { return x; }
+INLINE int from_int(int32_t x) { return x; }
+INLINE int64_t from_long(int64_t x) { return x; }
+INLINE float to_float(real x) { return (float)x; }
+INLINE double to_double(real x) { return (double)x; }
+INLINE int32_t to_int(int64_t x) { return (int32_t)x; }
+INLINE int64_t to_long(int64_t x) { return x; }
+
+#define number_of(x) \
+    _Generic((x), bf16: from_bf16, fp16: from_fp16, float: from_float, double: from_double, \
+             uint8_t: from_byte, int8_t: from_signed_byte, int16_t: from_short, \
+             int32_t: from_int, int64_t: from_long)(x)
+#define element_of(type, x) \
+    _Generic((type){0}, bf16: to_bf16, fp16: to_fp16, float: to_float, double: to_double, \
+             int32_t: to_int, int64_t: to_long)(x)
+#define put(type, place, x) ((place) = element_of(type, x))
+#define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
+#define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+#define larger(a, b) ((a) > (b) ? (a) : (b))
+#define smaller(a, b) ((a) < (b) ? (a) : (b))
+#define clamped(index, size) smaller(larger(index, 0), (size) - 1)
+#define ceil_div(a, b) (((a) + (b) - 1) / (b))
+#define floor_mod(a, b) ((((a) % (b)) + (b)) % (b))
+#define floor_div(a, b) (((a) - floor_mod(a, b)) / (b))
+
+// Whether a number is in a list, of which entries stand every so many numbers; below 0 is none.
+INLINE int is_named(int64_t x, const int32_t *list, int count, int64_t step)
+{
+    int found = 0;
+    for (int at = 0; at < count; at++) found |= x == list[at * step];
+    return found & (x >= 0);
+}
+
+// --- functions --------------------------------------------------------------------------------
+
+#ifdef DOUBLE
+INLINE real exp2_of(real x) { return exp2(x); }
+INLINE real exp_of(real x) { return exp(x); }
+INLINE real log_of(real x) { return log(x); }
+INLINE real log2_of(real x) { return log2(x); }
+INLINE real sqrt_of(real x) { return sqrt(x); }
+INLINE real cos_of(real x) { return cos(x); }
+INLINE real sin_of(real x) { return sin(x); }
+INLINE real erf_of(real x) { return erf(x); }
+INLINE real floor_of(real x) { return floor(x); }
+INLINE real tanh_of(real x) { return tanh(x); }
+#else
+// 2^x to 2 units in the last place, in operations that compilers make vectors of: a power of two
+// by its exponent, times a polynomial within half a step. Below 2^-126.5 it is 0.
+INLINE float exp2_of(float x)
+{
+    const float within = x < -127.0f ? -127.0f : (x > 128.0f ? 128.0f : x);
+    const float whole = rintf(within);
+    const float rest = within - whole;
+    float p = 1.5403530e-4f;
+    p = p * rest + 1.3333558e-3f;
+    p = p * rest + 9.6181291e-3f;
+    p = p * rest + 5.5504109e-2f;
+    p = p * rest + 2.4022651e-1f;
+    p = p * rest + 6.9314718e-1f;
+    p = p * rest + 1.0f;
+    return p * float_of_bits((uint32_t)((int32_t)whole + 127) << 23);  // at -127 the power is 0
+}
+
+// e^x in the same way: ln 2 is taken off in two parts.
+INLINE float exp_of(float x)
+{
+    const float within = x < -88.1f ? -88.1f : (x > 88.8f ? 88.8f : x);
+    const float whole = rintf(within * 1.44269504f);
+    const float rest = (within - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    float p = 1.9875691e-4f;
+    p = p * rest + 1.3981999e-3f;
+    p = p * rest + 8.3334519e-3f;
+    p = p * rest + 4.1665796e-2f;
+    p = p * rest + 1.6666665e-1f;
+    p = p * rest + 5.0000001e-1f;
+    p = p * rest * rest + rest + 1.0f;
+    return p * float_of_bits((uint32_t)((int32_t)whole + 127) << 23);
+}
+
+INLINE real log_of(real x) { return logf(x); }
+INLINE real log2_of(real x) { return log2f(x); }
+INLINE real sqrt_of(real x) { return sqrtf(x); }
+INLINE real cos_of(real x) { return cosf(x); }
+INLINE real sin_of(real x) { return sinf(x); }
+INLINE real erf_of(real x) { return erff(x); }
+INLINE real floor_of(real x) { return floorf(x); }
+
+INLINE real tanh_of(real x)
+{
+    const real size = x < 0 ? -x : x;
+    const real shrink = exp_of(R(-2) * size);
+    const real large = (x < 0 ? R(-1) : R(1)) * (1 - shrink) / (1 + shrink);
+    const real square = x * x;  // below 1/8 the first terms of the series are exact to float
+    const real rest = R(1.0 / 3) - square * (R(2.0 / 15) - square * R(17.0 / 315));
+    const real small = x * (1 - square * rest);
+    return size < R(0.125) ? small : large;
+}
+#endif
+
+INLINE real abs_of(real x) { return x < 0 ? -x : x; }
+INLINE real square_of(real x) { return x * x; }
+INLINE real sigmoid_of(real x)
+{
+    const real shrink = exp_of(-abs_of(x));
+    return (x < 0 ? shrink : R(1)) / (1 + shrink);
+}
+INLINE real silu_of(real x) { return x * sigmoid_of(x); }
+INLINE real gelu_of(real x) { return R(0.5) * x * (1 + erf_of(x * R(0.7071067811865476))); }
+INLINE real softplus_of(real x)
+{
+#ifdef DOUBLE
+    return (x > 0 ? x : 0) + log1p(exp(-abs_of(x)));
+#else
+    return (x > 0 ? x : 0) + log1pf(exp_of(-abs_of(x)));
+#endif
+}
+INLINE real elu_of(real x)
+{
+#ifdef DOUBLE
+    return x > 0 ? x : expm1(x);
+#else
+    const real half = tanh_of(R(0.5) * (x < 0 ? x : 0));
+    return x > 0 ? x : 2 * half / (1 - half);
+#endif
+}
+INLINE real elu_plus_one_of(real x) { return x > 0 ? x + 1 : exp_of(x < 0 ? x : 0); }
+INLINE real sign_of(real x) { return x > 0 ? R(1) : (x < 0 ? R(-1) : R(0)); }
+INLINE real power_of(real base, real exponent) { return exp2_of(exponent * log2_of(base)); }
+INLINE real inverse_of(real x) { return x == 0 ? R(0) : 1 / x; }
+INLINE real log_or_none_of(real x) { return x > 0 ? log_of(x) : -(real)INFINITY; }
+
+// --- vectors of tokens --------------------------------------------------------------------------
+
+typedef struct { const real *at; int64_t step; } Rows;
+
+// Copies `lanes` vectors into a tile, as wide as `block`: 0 beyond their width and where not seen.
+#define COPY(type) \
+    INLINE Rows copy_##type(real *room, const type *start, int64_t stride, const int *seen, \
+                            const int lanes, const int width, const int block) \
+    { \
+        for (int r = 0; r < lanes; r++) { \
+            real *to = room + (int64_t)r * block; \
+            const type *from = start + r * stride; \
+            const int own = seen && !seen[r] ? 0 : (width < block ? width : block); \
+            for (int x = 0; x < own; x++) to[x] = (real)number_of(from[x]); \
+            for (int x = own; x < block; x++) to[x] = 0; \
+        } \
+        return (Rows){room, block}; \
+    }
+COPY(bf16)
+COPY(fp16)
+COPY(float)
+COPY(double)
+
+// Vectors of `real` stay where they are when all of them are seen and as wide as the tile.
+INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const int *seen,
+                         const int lanes, const int width, const int block)
+{
+    int all = 1;
+    for (int r = 0; seen && r < lanes; r++) all &= seen[r];
+    if (all && width >= block) return (Rows){start, stride};
+#ifdef DOUBLE
+    return copy_double(room, start, stride, seen, lanes, width, block);
+#else
+    return copy_float(room, start, stride, seen, lanes, width, block);
+#endif
+}
+
+#ifdef DOUBLE
+#define load_rows(type, ...) \
+    _Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
+             double: rows_of_real)(__VA_ARGS__)
+#else
+#define load_rows(type, ...) \
+    _Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: rows_of_real, \
+             double: copy_double)(__VA_ARGS__)
+#endif
+
+#define copy_rows(type, ...) \
+    (void)_Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
+                   double: copy_double)(__VA_ARGS__)
+
+// The transpose of a tile of vectors.
+INLINE void turn(const int rows, const int columns, const real *from, int64_t row, int64_t column,
+                 real *to)
+{
+    for (int r = 0; r < rows; r++)
+        for (int x = 0; x < columns; x++) to[x * rows + r] = from[r * row + x * column];
+}
+
+// --- products -----------------------------------------------------------------------------------
+
+#if defined(__AVX512F__)
+#define VECTOR 64
+#define VECTORS 4  // side by side in one block of sums, which stays in registers
+#elif defined(__AVX2__)
+#define VECTOR 32
+#define VECTORS 2
+#else
+#define VECTOR 16
+#define VECTORS 4
+#endif
+#define ROWS 6  // of a block of sums that is as wide as can be
+#define LANES (VECTOR / (int)sizeof(real))
+typedef real vector __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
+
+// The block of rows and vectors whose sums stay in registers.
+INLINE void multiply_block(const int rows, const int vectors, const int inner, const real *a,
+                           int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
+                           real *out, int64_t out_step, const int adds)
+{
+    vector sums[8][4];
+    _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
+        _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++) {
+            const vector *before = (const vector *)(out + i * out_step + j * LANES);
+            sums[i][j] = adds ? *before : (vector){0};
+        }
+    for (int k = 0; k < inner; k++) {
+        vector own[4];
+        _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
+            own[j] = *(const vector *)(b + k * b_step + j * LANES);
+        _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++) {
+            const real x = a[i * a_row + k * a_inner];
+            _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++) sums[i][j] += x * own[j];
+        }
+    }
+    _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
+        _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
+            *(vector *)(out + i * out_step + j * LANES) = sums[i][j];
+}
+
+INLINE void multiply_columns(const int vectors, const int rows, const int inner, const real *a,
+                             int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
+                             real *out, int64_t out_step, const int adds)
+{
+    const int most = smaller(ROWS * VECTORS / vectors, 8);
+    int i = 0;
+    for (; i + most <= rows; i += most)
+        multiply_block(most, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
+                       out + i * out_step, out_step, adds);
+    for (; i + 4 <= rows; i += 4)
+        multiply_block(4, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
+                       out + i * out_step, out_step, adds);
+    for (; i < rows; i++)
+        multiply_block(1, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
+                       out + i * out_step, out_step, adds);
+}
+
+// out[i][j] = sum over k of a[i][k] b[k][j], or added to it: [rows, inner] by [inner, columns], of
+// which `columns` is a multiple of LANES and lies side by side in b and out.
+INLINE void multiply(const int rows, const int inner, const int columns, const real *a,
+                     int64_t a_row, int64_t a_inner, const real *b, int64_t b_step, real *out,
+                     int64_t out_step, const int adds)
+{
+    int j = 0;
+    for (; j + VECTORS * LANES <= columns; j += VECTORS * LANES)
+        multiply_columns(VECTORS, rows, inner, a, a_row, a_inner, b + j, b_step, out + j,
+                         out_step, adds);
+    for (; VECTORS > 2 && j + 2 * LANES <= columns; j += 2 * LANES)
+        multiply_columns(2, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
+    for (; j + LANES <= columns; j += LANES)
+        multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
+}
+"""
+
+_C_KERNELS = {
+    "_forward_kernel": _CKernel(
+        "_forward_kernel",
+        (
+            "a_of_row_ptr b_of_key_ptr v_ptr out_ptr inverse_ptr lse_ptr residual_ptr "
+            "rows_state_ptr total_state_ptr q_start_ptr kv_lengths_ptr a_of_row_strides "
+            "b_of_key_strides v_strides n m k_start GROUP D E"
+        ),
+        "n m k_start GROUP D E",
+        "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        r"""
+INLINE void forward_tile(real *restrict rows, real (*restrict total)[BLOCK_E], const Rows a_of_row,
+        const real (*restrict a_of_row_turned)[BLOCK_M], b_of_key_type *b_of_key_ptr, v_type *v_ptr,
+        int64_t b_of_key_stride, int64_t v_stride, int column, int low, int high, int D, int E,
+        const int MASKED)
+{
+    int visible[BLOCK_N];
+    Rows b_of_key;
+    real b_of_key_room[BLOCK_N][BLOCK_D];
+    real dot_a_of_rowb_of_key[BLOCK_N][BLOCK_M];
+    real rows_sum[BLOCK_M];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++) {
+        const int column_lanes = column + c;
+        visible[c] = (column_lanes >= low) & (column_lanes < high);
+    }
+    b_of_key = load_rows(b_of_key_type, &b_of_key_room[0][0], b_of_key_ptr, b_of_key_stride, MASKED
+            ? visible : NULL, BLOCK_N, D, BLOCK_D);
+    multiply(BLOCK_N, BLOCK_D, BLOCK_M, b_of_key.at, b_of_key.step, 1, &a_of_row_turned[0][0],
+            BLOCK_M, &dot_a_of_rowb_of_key[0][0], BLOCK_M, 0);
+    for (int r = 0; r < BLOCK_M; r++)
+        rows_sum[r] = R(0.0);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++) {
+            if (MASKED) dot_a_of_rowb_of_key[c][r] = visible[c] ? dot_a_of_rowb_of_key[c][r]
+                    : R(0.0);
+            rows_sum[r] += dot_a_of_rowb_of_key[c][r];
+        }
+    }
+    v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
+            BLOCK_E);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        rows[r] = rows[r] + rows_sum[r];
+    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &dot_a_of_rowb_of_key[0][0], 1, BLOCK_M, v.at, v.step,
+            &total[0][0], BLOCK_E, 1);
+}
+
+static void forward_kernel(const Grid program, const Grid programs, a_of_row_type *a_of_row_ptr,
+        b_of_key_type *b_of_key_ptr, v_type *v_ptr, out_type *out_ptr, inverse_type *inverse_ptr,
+        lse_type *lse_ptr, residual_type *residual_ptr, rows_state_type *rows_state_ptr,
+        total_state_type *total_state_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *a_of_row_strides,
+        const int64_t *b_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
+        int GROUP, int D, int E)
+{
+    int row_lanes[BLOCK_M];
+    int visible[BLOCK_M];
+    Rows a_of_row;
+    real a_of_row_room[BLOCK_M][BLOCK_D];
+    real a_of_row_turned[BLOCK_D][BLOCK_M];
+    real rows[BLOCK_M];
+    real total[BLOCK_M][BLOCK_E];
+    int tile;
+    real out[BLOCK_M][BLOCK_E];
+    real inverse[BLOCK_M];
+    real lse[BLOCK_M];
+    real residual[BLOCK_M][BLOCK_E];
+    // first row of the tile
+    int row = program.x * BLOCK_M;
+    int head = program.y;
+    int batch = program.z;
+    int heads = programs.y;
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        row_lanes[r] = row + r;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    a_of_row_ptr = a_of_row_ptr + ((int64_t)batch * a_of_row_strides[0] + (int64_t)head
+            * a_of_row_strides[1]);
+    a_of_row_ptr = a_of_row_ptr + (int64_t)row * a_of_row_strides[2];
+    b_of_key_ptr = b_of_key_ptr + ((int64_t)batch * b_of_key_strides[0] + (int64_t)(head / GROUP)
+            * b_of_key_strides[1]);
+    v_ptr = v_ptr + ((int64_t)batch * v_strides[0] + (int64_t)(head / GROUP) * v_strides[1]);
+    int64_t b_of_key_step = b_of_key_strides[2] * BLOCK_N;
+    int64_t v_step = v_strides[2] * BLOCK_N;
+    int64_t first_vector = ((int64_t)batch * heads + head) * n + row;
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        visible[r] = row_lanes[r] < n;
+    a_of_row = load_rows(a_of_row_type, &a_of_row_room[0][0], a_of_row_ptr, a_of_row_strides[2],
+            visible, BLOCK_M, D, BLOCK_D);
+    turn(BLOCK_M, BLOCK_D, a_of_row.at, a_of_row.step, 1, &a_of_row_turned[0][0]);
+    // Positions of the tile's first and last row; [low, high) are the keys that it may see.
+    int low = 0;
+    int high = keys;
+    int t0 = low / BLOCK_N;
+    int t1 = larger(ceil_div(larger(high, 0), BLOCK_N), t0);
+    int full_low = 0;
+    int full_high = keys;
+    int f0 = smaller(larger(ceil_div(full_low, BLOCK_N), t0), t1);
+    int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
+    if (!BY_STATES) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++)
+            rows[r] = 0;
+        for (int r = 0; r < BLOCK_M; r++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_E; x++)
+                total[r][x] = 0;
+        }
+    }
+    else {
+        // go on from the sums of keys that all rows of the tile see
+        copy_rows(total_state_type, &total[0][0], total_state_ptr + first_vector * E, E, visible,
+                BLOCK_M, E, BLOCK_E);
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++)
+            rows[r] = visible[r] ? number_of((rows_state_ptr + first_vector)[r]) : R(0.0);
+    }
+    for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
+        tile = t0 + step;
+        tile = tile < f0 ? tile : tile + (f1 - f0);
+        forward_tile(rows, total, a_of_row, a_of_row_turned, b_of_key_ptr + tile * b_of_key_step,
+                v_ptr + tile * v_step, b_of_key_strides[2], v_strides[2], tile * BLOCK_N, low, high,
+                D, E, 1);
+    }
+    if (!BY_STATES) {
+        for (int tile = f0; tile < f1; tile++) {
+            forward_tile(rows, total, a_of_row, a_of_row_turned, b_of_key_ptr + tile
+                    * b_of_key_step, v_ptr + tile * v_step, b_of_key_strides[2], v_strides[2], tile
+                    * BLOCK_N, low, high, D, E, 0);
+        }
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            out[r][x] = total[r][x] * inverse_of(rows[r]);
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        inverse[r] = rows[r] == 0 ? R(0.0) : 1 / rows[r];
+        lse[r] = log_or_none_of(rows[r]);
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        if (!(visible[r])) continue;
+        out_type *to = out_ptr + first_vector * E + (int64_t)r * (E);
+        #pragma omp simd
+        for (int x = 0; x < E; x++)
+            put(out_type, to[x], out[r][x]);
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        if (visible[r]) put(inverse_type, (inverse_ptr + first_vector)[r], inverse[r]);
+        if (visible[r]) put(lse_type, (lse_ptr + first_vector)[r], lse[r]);
+    }
+    // what rounding takes from `out`, for backward
+    if (residual_ptr != NULL) {
+        for (int r = 0; r < BLOCK_M; r++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_E; x++)
+                residual[r][x] = out[r][x] - rounded(out_type, out[r][x]);
+        }
+        for (int r = 0; r < BLOCK_M; r++) {
+            if (!(visible[r])) continue;
+            residual_type *to = residual_ptr + first_vector * E + (int64_t)r * (E);
+            #pragma omp simd
+            for (int x = 0; x < E; x++)
+                put(residual_type, to[x], residual[r][x]);
+        }
+    }
+}
+
+void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
+        b_of_key_type *b_of_key_ptr, v_type *v_ptr, out_type *out_ptr, inverse_type *inverse_ptr,
+        lse_type *lse_ptr, residual_type *residual_ptr, rows_state_type *rows_state_ptr,
+        total_state_type *total_state_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *a_of_row_strides,
+        const int64_t *b_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
+        int GROUP, int D, int E)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        forward_kernel((Grid){x, y, z}, programs, a_of_row_ptr, b_of_key_ptr, v_ptr, out_ptr,
+                inverse_ptr, lse_ptr, residual_ptr, rows_state_ptr, total_state_ptr, q_start_ptr,
+                kv_lengths_ptr, a_of_row_strides, b_of_key_strides, v_strides, n, m, k_start, GROUP,
+                D, E);
+}
+""",
+    ),
+    "_backward_columns_kernel": _CKernel(
+        "_backward_columns_kernel",
+        (
+            "b_of_key_ptr v_ptr a_of_row_ptr d_out_ptr inverse_ptr delta_ptr d_b_of_key_ptr "
+            "dv_ptr q_start_ptr kv_lengths_ptr b_of_key_strides v_strides a_of_row_strides "
+            "d_out_strides n m k_start GROUP D E"
+        ),
+        "n m k_start GROUP D E",
+        "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        r"""
+INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
+        real (*restrict d_b_of_key)[BLOCK_D], const Rows b_of_key,
+        const real (*restrict b_of_key_turned)[BLOCK_N], const Rows v,
+        const real (*restrict v_turned)[BLOCK_N], a_of_row_type *a_of_row_ptr,
+        d_out_type *d_out_ptr, inverse_type *inverse_ptr, delta_type *delta_ptr,
+        int64_t a_of_row_stride, int64_t d_out_stride, int row, int n, int D, int E,
+        const int MASKED)
+{
+    int visible[BLOCK_M];
+    Rows a_of_row;
+    real a_of_row_room[BLOCK_M][BLOCK_D];
+    real dot_a_of_rowb_of_key[BLOCK_M][BLOCK_N];
+    inverse_value inverse[BLOCK_M];
+    real share[BLOCK_M][BLOCK_N];
+    Rows d_out;
+    real d_out_room[BLOCK_M][BLOCK_E];
+    real d_share[BLOCK_M][BLOCK_N];
+    delta_value delta[BLOCK_M];
+    real d_weight[BLOCK_M][BLOCK_N];
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        const int row_lanes = row + r;
+        visible[r] = row_lanes < n;
+    }
+    a_of_row = load_rows(a_of_row_type, &a_of_row_room[0][0], a_of_row_ptr, a_of_row_stride, MASKED
+            ? visible : NULL, BLOCK_M, D, BLOCK_D);
+    multiply(BLOCK_M, BLOCK_D, BLOCK_N, a_of_row.at, a_of_row.step, 1, &b_of_key_turned[0][0],
+            BLOCK_N, &dot_a_of_rowb_of_key[0][0], BLOCK_N, 0);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++)
+            if (MASKED) dot_a_of_rowb_of_key[r][c] = visible[r] ? dot_a_of_rowb_of_key[r][c]
+                    : R(0.0);
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        inverse[r] = (!MASKED || visible[r]) ? number_of(inverse_ptr[r]) : R(0.0);
+    d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
+            : NULL, BLOCK_M, E, BLOCK_E);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++)
+            share[r][c] = dot_a_of_rowb_of_key[r][c] * inverse[r];
+    }
+    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
+            &d_share[0][0], BLOCK_N, 0);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++) {
+            d_weight[r][c] = (d_share[r][c] - delta[r]) * inverse[r];
+            if (MASKED) share[r][c] = visible[r] ? share[r][c] : R(0.0);
+            if (MASKED) d_weight[r][c] = visible[r] ? d_weight[r][c] : R(0.0);
+        }
+    }
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
+            BLOCK_E, 1);
+    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_weight[0][0], 1, BLOCK_N, a_of_row.at, a_of_row.step,
+            &d_b_of_key[0][0], BLOCK_D, 1);
+}
+
+static void backward_columns_kernel(const Grid program, const Grid programs,
+        b_of_key_type *b_of_key_ptr, v_type *v_ptr, a_of_row_type *a_of_row_ptr,
+        d_out_type *d_out_ptr, inverse_type *inverse_ptr, delta_type *delta_ptr,
+        d_b_of_key_type *d_b_of_key_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides, const int64_t *v_strides,
+        const int64_t *a_of_row_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        int GROUP, int D, int E)
+{
+    int column_lanes[BLOCK_N];
+    int seen[BLOCK_N];
+    Rows b_of_key;
+    real b_of_key_room[BLOCK_N][BLOCK_D];
+    real b_of_key_turned[BLOCK_D][BLOCK_N];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    real v_turned[BLOCK_E][BLOCK_N];
+    real dv[BLOCK_N][BLOCK_E];
+    real d_b_of_key[BLOCK_N][BLOCK_D];
+    int tile;
+    // first key of the tile
+    int column = program.x * BLOCK_N;
+    int kv_head = program.y;
+    int batch = program.z;
+    int kv_heads = programs.y;
+    int heads = kv_heads * GROUP;
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        column_lanes[c] = column + c;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    b_of_key_ptr = b_of_key_ptr + ((int64_t)batch * b_of_key_strides[0] + (int64_t)kv_head
+            * b_of_key_strides[1]);
+    b_of_key_ptr = b_of_key_ptr + (int64_t)column * b_of_key_strides[2];
+    v_ptr = v_ptr + ((int64_t)batch * v_strides[0] + (int64_t)kv_head * v_strides[1]);
+    v_ptr = v_ptr + (int64_t)column * v_strides[2];
+    int64_t a_of_row_step = a_of_row_strides[2] * BLOCK_M;
+    int64_t d_out_step = d_out_strides[2] * BLOCK_M;
+    int64_t first_vector = ((int64_t)batch * kv_heads + kv_head) * m + column;
+    // Keys that no row can see are not read, and their gradients are 0.
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        seen[c] = column_lanes[c] < keys;
+    b_of_key = load_rows(b_of_key_type, &b_of_key_room[0][0], b_of_key_ptr, b_of_key_strides[2],
+            seen, BLOCK_N, D, BLOCK_D);
+    turn(BLOCK_N, BLOCK_D, b_of_key.at, b_of_key.step, 1, &b_of_key_turned[0][0]);
+    v = load_rows(v_type, &v_room[0][0], v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E);
+    turn(BLOCK_N, BLOCK_E, v.at, v.step, 1, &v_turned[0][0]);
+    // Positions of the tile's first and last key; [low, high) are the rows that may see it.
+    int in_rows = column < keys ? n : 0;
+    int low = 0;
+    int high = in_rows;
+    int t0 = low / BLOCK_M;
+    int t1 = larger(ceil_div(larger(high, 0), BLOCK_M), t0);
+    int full_low = 0;
+    int full_high = in_rows;
+    int f0 = smaller(larger(ceil_div(full_low, BLOCK_M), t0), t1);
+    int f1 = smaller(larger(larger(full_high, 0) / BLOCK_M, f0), t1);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            dv[c][x] = 0;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            d_b_of_key[c][x] = 0;
+    }
+    for (int head = kv_head * GROUP; head < kv_head * GROUP + GROUP; head++) {
+        a_of_row_type *a_of_row_head_ptr = a_of_row_ptr + (int64_t)batch * a_of_row_strides[0]
+                + (int64_t)head * a_of_row_strides[1];
+        d_out_type *d_out_head_ptr = d_out_ptr + (int64_t)batch * d_out_strides[0] + (int64_t)head
+                * d_out_strides[1];
+        int64_t statistics = ((int64_t)batch * heads + head) * n;
+        for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
+            tile = t0 + step;
+            tile = tile < f0 ? tile : tile + (f1 - f0);
+            backward_columns_tile(dv, d_b_of_key, b_of_key, b_of_key_turned, v, v_turned,
+                    a_of_row_head_ptr + tile * a_of_row_step, d_out_head_ptr + tile * d_out_step,
+                    inverse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile
+                    * BLOCK_M, a_of_row_strides[2], d_out_strides[2], tile * BLOCK_M, n, D, E, 1);
+        }
+        if (!BY_STATES) {
+            for (int tile = f0; tile < f1; tile++) {
+                backward_columns_tile(dv, d_b_of_key, b_of_key, b_of_key_turned, v, v_turned,
+                        a_of_row_head_ptr + tile * a_of_row_step, d_out_head_ptr + tile
+                        * d_out_step, inverse_ptr + statistics + tile * BLOCK_M, delta_ptr
+                        + statistics + tile * BLOCK_M, a_of_row_strides[2], d_out_strides[2], tile
+                        * BLOCK_M, n, D, E, 0);
+            }
+        }
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        d_b_of_key_type *to = d_b_of_key_ptr + first_vector * D + (int64_t)c * (D);
+        #pragma omp simd
+        for (int x = 0; x < D; x++)
+            put(d_b_of_key_type, to[x], seen[c] ? d_b_of_key[c][x] : R(0.0));
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        dv_type *to = dv_ptr + first_vector * E + (int64_t)c * (E);
+        #pragma omp simd
+        for (int x = 0; x < E; x++)
+            put(dv_type, to[x], seen[c] ? dv[c][x] : R(0.0));
+    }
+}
+
+void run(const Grid programs, const int threads, b_of_key_type *b_of_key_ptr, v_type *v_ptr,
+        a_of_row_type *a_of_row_ptr, d_out_type *d_out_ptr, inverse_type *inverse_ptr,
+        delta_type *delta_ptr, d_b_of_key_type *d_b_of_key_ptr, dv_type *dv_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides,
+        const int64_t *v_strides, const int64_t *a_of_row_strides, const int64_t *d_out_strides,
+        int n, int m, int k_start, int GROUP, int D, int E)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        backward_columns_kernel((Grid){x, y, z}, programs, b_of_key_ptr, v_ptr, a_of_row_ptr,
+                d_out_ptr, inverse_ptr, delta_ptr, d_b_of_key_ptr, dv_ptr, q_start_ptr,
+                kv_lengths_ptr, b_of_key_strides, v_strides, a_of_row_strides, d_out_strides, n, m,
+                k_start, GROUP, D, E);
+}
+""",
+    ),
+    "_backward_rows_kernel": _CKernel(
+        "_backward_rows_kernel",
+        (
+            "d_out_ptr b_of_key_ptr v_ptr inverse_ptr delta_ptr d_a_of_row_ptr q_start_ptr "
+            "kv_lengths_ptr d_out_strides b_of_key_strides v_strides n m k_start GROUP D E"
+        ),
+        "n m k_start GROUP D E",
+        "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        r"""
+INLINE void backward_rows_tile(real (*restrict d_a_of_row)[BLOCK_D], const Rows d_out,
+        const real (*restrict d_out_turned)[BLOCK_M], inverse_value *restrict inverse,
+        delta_value *restrict delta, b_of_key_type *b_of_key_ptr, v_type *v_ptr,
+        int64_t b_of_key_stride, int64_t v_stride, int column, int low, int high, int D, int E,
+        const int MASKED)
+{
+    int visible[BLOCK_N];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    real d_share[BLOCK_N][BLOCK_M];
+    real d_weight[BLOCK_N][BLOCK_M];
+    Rows b_of_key;
+    real b_of_key_room[BLOCK_N][BLOCK_D];
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++) {
+        const int column_lanes = column + c;
+        visible[c] = (column_lanes >= low) & (column_lanes < high);
+    }
+    v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
+            BLOCK_E);
+    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
+            &d_share[0][0], BLOCK_M, 0);
+    b_of_key = load_rows(b_of_key_type, &b_of_key_room[0][0], b_of_key_ptr, b_of_key_stride, MASKED
+            ? visible : NULL, BLOCK_N, D, BLOCK_D);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++) {
+            d_weight[c][r] = (d_share[c][r] - delta[r]) * inverse[r];
+            if (MASKED) d_weight[c][r] = visible[c] ? d_weight[c][r] : R(0.0);
+        }
+    }
+    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_weight[0][0], 1, BLOCK_M, b_of_key.at, b_of_key.step,
+            &d_a_of_row[0][0], BLOCK_D, 1);
+}
+
+static void backward_rows_kernel(const Grid program, const Grid programs, d_out_type *d_out_ptr,
+        b_of_key_type *b_of_key_ptr, v_type *v_ptr, inverse_type *inverse_ptr,
+        delta_type *delta_ptr, d_a_of_row_type *d_a_of_row_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides,
+        const int64_t *b_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
+        int GROUP, int D, int E)
+{
+    int row_lanes[BLOCK_M];
+    int visible[BLOCK_M];
+    Rows d_out;
+    real d_out_room[BLOCK_M][BLOCK_E];
+    real d_out_turned[BLOCK_E][BLOCK_M];
+    inverse_value inverse[BLOCK_M];
+    delta_value delta[BLOCK_M];
+    real d_a_of_row[BLOCK_M][BLOCK_D];
+    int tile;
+    // first row of the tile
+    int row = program.x * BLOCK_M;
+    int head = program.y;
+    int batch = program.z;
+    int heads = programs.y;
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        row_lanes[r] = row + r;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    d_out_ptr = d_out_ptr + ((int64_t)batch * d_out_strides[0] + (int64_t)head * d_out_strides[1]);
+    d_out_ptr = d_out_ptr + (int64_t)row * d_out_strides[2];
+    b_of_key_ptr = b_of_key_ptr + ((int64_t)batch * b_of_key_strides[0] + (int64_t)(head / GROUP)
+            * b_of_key_strides[1]);
+    v_ptr = v_ptr + ((int64_t)batch * v_strides[0] + (int64_t)(head / GROUP) * v_strides[1]);
+    int64_t b_of_key_step = b_of_key_strides[2] * BLOCK_N;
+    int64_t v_step = v_strides[2] * BLOCK_N;
+    int64_t first_vector = ((int64_t)batch * heads + head) * n + row;
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        visible[r] = row_lanes[r] < n;
+    d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_strides[2], visible, BLOCK_M,
+            E, BLOCK_E);
+    turn(BLOCK_M, BLOCK_E, d_out.at, d_out.step, 1, &d_out_turned[0][0]);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        inverse[r] = visible[r] ? number_of((inverse_ptr + first_vector)[r]) : R(0.0);
+        delta[r] = visible[r] ? number_of((delta_ptr + first_vector)[r]) : R(0.0);
+    }
+    // Positions of the tile's first and last row; [low, high) are the keys that it may see.
+    int low = 0;
+    int high = keys;
+    int t0 = low / BLOCK_N;
+    int t1 = larger(ceil_div(larger(high, 0), BLOCK_N), t0);
+    int full_low = 0;
+    int full_high = keys;
+    int f0 = smaller(larger(ceil_div(full_low, BLOCK_N), t0), t1);
+    int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            d_a_of_row[r][x] = 0;
+    }
+    for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
+        tile = t0 + step;
+        tile = tile < f0 ? tile : tile + (f1 - f0);
+        backward_rows_tile(d_a_of_row, d_out, d_out_turned, inverse, delta, b_of_key_ptr + tile
+                * b_of_key_step, v_ptr + tile * v_step, b_of_key_strides[2], v_strides[2], tile
+                * BLOCK_N, low, high, D, E, 1);
+    }
+    if (!BY_STATES) {
+        for (int tile = f0; tile < f1; tile++) {
+            backward_rows_tile(d_a_of_row, d_out, d_out_turned, inverse, delta, b_of_key_ptr + tile
+                    * b_of_key_step, v_ptr + tile * v_step, b_of_key_strides[2], v_strides[2], tile
+                    * BLOCK_N, low, high, D, E, 0);
+        }
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        if (!(visible[r])) continue;
+        d_a_of_row_type *to = d_a_of_row_ptr + first_vector * D + (int64_t)r * (D);
+        #pragma omp simd
+        for (int x = 0; x < D; x++)
+            put(d_a_of_row_type, to[x], d_a_of_row[r][x]);
+    }
+}
+
+void run(const Grid programs, const int threads, d_out_type *d_out_ptr, b_of_key_type *b_of_key_ptr,
+        v_type *v_ptr, inverse_type *inverse_ptr, delta_type *delta_ptr,
+        d_a_of_row_type *d_a_of_row_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *d_out_strides, const int64_t *b_of_key_strides, const int64_t *v_strides,
+        int n, int m, int k_start, int GROUP, int D, int E)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, b_of_key_ptr, v_ptr, inverse_ptr,
+                delta_ptr, d_a_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides,
+                b_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
+}
+""",
+    ),
+    "_runs_by_row_kernel": _CKernel(
+        "_runs_by_row_kernel",
+        "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
+        "n m k_start tiles heads",
+        "BLOCK_M BLOCK_N",
+        r"""
+// The runs of tiles of keys that all of its rows see, for a tile of rows.
+static void runs_by_row_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
+{
+    int tile = program.x;
+    int row = tile * BLOCK_M;
+    int head = program.y;
+    int batch = program.z;
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    int low = 0;
+    int high = keys;
+    int t0 = low / BLOCK_N;
+    int t1 = larger(ceil_div(larger(high, 0), BLOCK_N), t0);
+    int full_low = 0;
+    int full_high = keys;
+    int f0 = smaller(larger(ceil_div(full_low, BLOCK_N), t0), t1);
+    int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
+    runs_type *spot = runs_ptr + ((batch * programs.y + head) * tiles + tile) * 2;
+    put(runs_type, spot[0], f0);
+    put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
+}
+
+void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
+                k_start, tiles, heads);
+}
+""",
+    ),
+    "_sums_by_row_kernel": _CKernel(
+        "_sums_by_row_kernel",
+        (
+            "b_of_key_ptr v_ptr sums_ptr plain_ptr runs_ptr q_start_ptr kv_lengths_ptr "
+            "b_of_key_strides v_strides n m k_start tiles segments leads GROUP D E WIDTH"
+        ),
+        "n m k_start tiles segments leads GROUP D E WIDTH",
+        "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+// For every tile of rows the sum over the keys that all of them see.
+static void sums_by_row_kernel(const Grid program, const Grid programs, b_of_key_type *b_of_key_ptr,
+        v_type *v_ptr, sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides,
+        const int64_t *v_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        int GROUP, int D, int E, int WIDTH)
+{
+    real sums[BLOCK_W][BLOCK_E];
+    real numbers[BLOCK_W];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    Rows b_of_key;
+    real b_of_key_room[BLOCK_N][BLOCK_W];
+    real numbers_sum[BLOCK_W];
+    int value_blocks = ceil_div(E, BLOCK_E);
+    int channel_blocks = ceil_div(WIDTH, BLOCK_W);
+    int values = value_blocks * BLOCK_E;
+    int padded = channel_blocks * BLOCK_W;
+    // features of the sums of a tile
+    int size = leads * padded;
+    int job = program.x;
+    int value = job % value_blocks * BLOCK_E;
+    job = job / value_blocks;
+    int channel = job % channel_blocks * BLOCK_W;
+    job = job / channel_blocks;
+    int segment = job % segments;
+    job = job / segments;
+    int lead = 0;
+    int kv_head = program.y;
+    int kv_heads = programs.y;
+    int batch = program.z;
+    b_of_key_type *b_of_key_at = b_of_key_ptr + (int64_t)batch * b_of_key_strides[0]
+            + (int64_t)kv_head * b_of_key_strides[1];
+    int64_t b_of_key_stride = b_of_key_strides[2];
+    v_type *v_at = v_ptr + (int64_t)batch * v_strides[0] + (int64_t)kv_head * v_strides[1];
+    int64_t v_stride = v_strides[2];
+    int run_spot = (batch * segments + segment) * tiles;
+    int64_t spot = (int64_t)((batch * kv_heads + kv_head) * segments + segment);
+    int64_t tile_sums = spot * tiles;
+    int within = lead * padded + channel;
+    for (int x = 0; x < BLOCK_W; x++) {
+        #pragma omp simd
+        for (int y = 0; y < BLOCK_E; y++)
+            sums[x][y] = 0;
+    }
+    #pragma omp simd
+    for (int x = 0; x < BLOCK_W; x++)
+        numbers[x] = 0;
+    // These are the sums over the run low … high - 1 of tiles.
+    int run_low = 0;
+    int run_high = 0;
+    for (int tile = 0; tile < tiles; tile++) {
+        runs_type *run = runs_ptr + (run_spot + tile) * 2;
+        runs_value f0 = number_of(run[0]);
+        runs_value f1 = number_of((run + 1)[0]);
+        if (f0 < f1) {
+            // no run that follows
+            if ((f0 < run_low) | (f0 > run_high) | (f1 < run_high)) {
+                run_low = f0;
+                run_high = f0;
+                for (int x = 0; x < BLOCK_W; x++) {
+                    #pragma omp simd
+                    for (int y = 0; y < BLOCK_E; y++)
+                        sums[x][y] = 0;
+                }
+                #pragma omp simd
+                for (int x = 0; x < BLOCK_W; x++)
+                    numbers[x] = 0;
+            }
+            for (int step = 0; step < f1 - run_high; step++) {
+                int item = run_high + step;
+                int column = item * BLOCK_N;
+                v = load_rows(v_type, &v_room[0][0], v_at + (int64_t)column * v_stride + value,
+                        v_stride, NULL, BLOCK_N, E - value, BLOCK_E);
+                b_of_key = load_rows(b_of_key_type, &b_of_key_room[0][0], b_of_key_at
+                        + (int64_t)column * b_of_key_stride + channel, b_of_key_stride, NULL,
+                        BLOCK_N, WIDTH - channel, BLOCK_W);
+                multiply(BLOCK_W, BLOCK_N, BLOCK_E, b_of_key.at, 1, b_of_key.step, v.at, v.step,
+                        &sums[0][0], BLOCK_E, 1);
+                for (int x = 0; x < BLOCK_W; x++)
+                    numbers_sum[x] = R(0.0);
+                for (int c = 0; c < BLOCK_N; c++) {
+                    #pragma omp simd
+                    for (int x = 0; x < BLOCK_W; x++)
+                        numbers_sum[x] += b_of_key.at[c * b_of_key.step + x];
+                }
+                #pragma omp simd
+                for (int x = 0; x < BLOCK_W; x++)
+                    numbers[x] = numbers[x] + numbers_sum[x];
+            }
+            run_low = f0;
+            run_high = f1;
+            int64_t place = (tile_sums + tile) * size + within;
+            for (int x = 0; x < BLOCK_W; x++) {
+                #pragma omp simd
+                for (int y = 0; y < BLOCK_E; y++)
+                    put(sums_type, (sums_ptr + place * values + value)[x * values + y], sums[x][y]);
+            }
+            if (value == 0) {
+                #pragma omp simd
+                for (int x = 0; x < BLOCK_W; x++)
+                    put(plain_type, (plain_ptr + place)[x], numbers[x]);
+            }
+        }
+    }
+}
+
+void run(const Grid programs, const int threads, b_of_key_type *b_of_key_ptr, v_type *v_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides, const int64_t *v_strides,
+        int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
+        int WIDTH)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        sums_by_row_kernel((Grid){x, y, z}, programs, b_of_key_ptr, v_ptr, sums_ptr, plain_ptr,
+                runs_ptr, q_start_ptr, kv_lengths_ptr, b_of_key_strides, v_strides, n, m, k_start,
+                tiles, segments, leads, GROUP, D, E, WIDTH);
+}
+""",
+    ),
+    "_rows_by_sums_kernel": _CKernel(
+        "_rows_by_sums_kernel",
+        (
+            "a_of_row_ptr sums_ptr plain_ptr rows_state_ptr total_state_ptr runs_ptr "
+            "q_start_ptr kv_lengths_ptr a_of_row_strides n m k_start tiles segments leads "
+            "GROUP D E LAST WIDTH"
+        ),
+        "n m k_start tiles segments leads GROUP D E LAST WIDTH",
+        "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+// Add what the keys that all rows of the tile see give to their sums.
+static void rows_by_sums_kernel(const Grid program, const Grid programs,
+        a_of_row_type *a_of_row_ptr, sums_type *sums_ptr, plain_type *plain_ptr,
+        rows_state_type *rows_state_ptr, total_state_type *total_state_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *a_of_row_strides,
+        int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
+        int LAST, int WIDTH)
+{
+    int visible[BLOCK_M];
+    real rows_state[BLOCK_M];
+    real total_state[BLOCK_M][BLOCK_E];
+    Rows a_of_row;
+    real a_of_row_room[BLOCK_M][BLOCK_W];
+    sums_value sums[BLOCK_W][BLOCK_E];
+    plain_value plain[BLOCK_W];
+    real number[BLOCK_M];
+    int value_blocks = ceil_div(E, BLOCK_E);
+    int padded = ceil_div(LAST, BLOCK_W) * BLOCK_W;
+    int values = value_blocks * BLOCK_E;
+    int size = leads * padded;
+    int value = program.x % value_blocks * BLOCK_E;
+    int tile = program.x / value_blocks;
+    int row = tile * BLOCK_M;
+    int head = program.y;
+    int heads = programs.y;
+    int kv_head = head / GROUP;
+    int kv_heads = heads / GROUP;
+    int batch = program.z;
+    a_of_row_type *a_of_row_at = a_of_row_ptr + (int64_t)batch * a_of_row_strides[0] + (int64_t)head
+            * a_of_row_strides[1];
+    int64_t a_of_row_stride = a_of_row_strides[2];
+    int64_t first_token = ((int64_t)batch * heads + head) * n + row;
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        const int row_lanes = row + r;
+        visible[r] = row_lanes < n;
+        rows_state[r] = 0;
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            total_state[r][x] = 0;
+    }
+    for (int segment = 0; segment < segments; segment++) {
+        int run_spot = (batch * segments + segment) * tiles;
+        int64_t spot = (int64_t)((batch * kv_heads + kv_head) * segments + segment);
+        runs_type *run = runs_ptr + (run_spot + tile) * 2;
+        runs_value f0 = number_of(run[0]);
+        runs_value f1 = number_of((run + 1)[0]);
+        if (f0 < f1) {
+            int64_t own_sums = (spot * tiles + tile) * size;
+            for (int channel = 0; channel < WIDTH; channel += BLOCK_W) {
+                a_of_row = load_rows(a_of_row_type, &a_of_row_room[0][0], a_of_row_at + (int64_t)row
+                        * a_of_row_stride + channel, a_of_row_stride, visible, BLOCK_M, WIDTH
+                        - channel, BLOCK_W);
+                int64_t place = own_sums + channel;
+                for (int x = 0; x < BLOCK_W; x++) {
+                    #pragma omp simd
+                    for (int y = 0; y < BLOCK_E; y++)
+                        sums[x][y] = number_of((sums_ptr + place * values + value)[x * values + y]);
+                }
+                multiply(BLOCK_M, BLOCK_W, BLOCK_E, a_of_row.at, a_of_row.step, 1, &sums[0][0],
+                        BLOCK_E, &total_state[0][0], BLOCK_E, 1);
+                #pragma omp simd
+                for (int x = 0; x < BLOCK_W; x++)
+                    plain[x] = number_of((plain_ptr + place)[x]);
+                for (int r = 0; r < BLOCK_M; r++) {
+                    real number_here = R(0.0);
+                    #pragma omp simd reduction(+:number_here)
+                    for (int x = 0; x < BLOCK_W; x++)
+                        number_here += a_of_row.at[r * a_of_row.step + x] * plain[x];
+                    number[r] = number_here;
+                }
+                #pragma omp simd
+                for (int r = 0; r < BLOCK_M; r++)
+                    rows_state[r] = rows_state[r] + number[r];
+            }
+        }
+    }
+    if (value == 0) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++)
+            if (visible[r]) add_to(rows_state_type, (rows_state_ptr + first_token)[r],
+                    rows_state[r]);
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        if (!(visible[r])) continue;
+        total_state_type *to = total_state_ptr + first_token * E + value + (int64_t)r * (E);
+        #pragma omp simd
+        for (int x = 0; x < smaller(BLOCK_E, E - value); x++)
+            add_to(total_state_type, to[x], total_state[r][x]);
+    }
+}
+
+void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr, sums_type *sums_ptr,
+        plain_type *plain_ptr, rows_state_type *rows_state_ptr, total_state_type *total_state_ptr,
+        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *a_of_row_strides, int n, int m, int k_start, int tiles, int segments,
+        int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        rows_by_sums_kernel((Grid){x, y, z}, programs, a_of_row_ptr, sums_ptr, plain_ptr,
+                rows_state_ptr, total_state_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                a_of_row_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+}
+""",
+    ),
+    "_row_gradients_by_sums_kernel": _CKernel(
+        "_row_gradients_by_sums_kernel",
+        (
+            "a_of_row_ptr inverse_ptr delta_ptr d_out_ptr sums_ptr plain_ptr d_a_of_row_ptr "
+            "runs_ptr q_start_ptr kv_lengths_ptr a_of_row_strides d_out_strides n m k_start "
+            "tiles segments leads GROUP D E LAST WIDTH"
+        ),
+        "n m k_start tiles segments leads GROUP D E LAST WIDTH",
+        "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+// Add what the sums of the tile's keys give to the gradients of its rows.
+static void row_gradients_by_sums_kernel(const Grid program, const Grid programs,
+        a_of_row_type *a_of_row_ptr, inverse_type *inverse_ptr, delta_type *delta_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, plain_type *plain_ptr,
+        d_a_of_row_type *d_a_of_row_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *a_of_row_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        int GROUP, int D, int E, int LAST, int WIDTH)
+{
+    int visible[BLOCK_M];
+    inverse_value inverse[BLOCK_M];
+    delta_value delta[BLOCK_M];
+    real d_part[BLOCK_M][BLOCK_W];
+    real d_features[BLOCK_M][BLOCK_W];
+    real d_out[BLOCK_M][BLOCK_E];
+    sums_value sums[BLOCK_W][BLOCK_E];
+    real sums_turned[BLOCK_E][BLOCK_W];
+    plain_value plain[BLOCK_W];
+    int value_blocks = ceil_div(E, BLOCK_E);
+    int padded = ceil_div(LAST, BLOCK_W) * BLOCK_W;
+    int values = value_blocks * BLOCK_E;
+    int size = leads * padded;
+    int tile = program.x;
+    int row = tile * BLOCK_M;
+    int head = program.y;
+    int heads = programs.y;
+    int kv_head = head / GROUP;
+    int kv_heads = heads / GROUP;
+    int batch = program.z;
+    inverse_type *inverse_at = inverse_ptr + ((int64_t)batch * heads + head) * n;
+    delta_type *delta_at = delta_ptr + ((int64_t)batch * heads + head) * n;
+    d_out_type *d_out_at = d_out_ptr + (int64_t)batch * d_out_strides[0] + (int64_t)head
+            * d_out_strides[1];
+    int64_t d_out_stride = d_out_strides[2];
+    int64_t first_token = ((int64_t)batch * heads + head) * n + row;
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        const int row_lanes = row + r;
+        visible[r] = row_lanes < n;
+        inverse[r] = visible[r] ? number_of((inverse_at + (int64_t)row)[r]) : R(0.0);
+        delta[r] = visible[r] ? number_of((delta_at + (int64_t)row)[r]) : R(0.0);
+    }
+    for (int channel = 0; channel < D; channel += BLOCK_W) {
+        for (int r = 0; r < BLOCK_M; r++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_W; x++)
+                d_part[r][x] = 0;
+        }
+        for (int segment = 0; segment < segments; segment++) {
+            int run_spot = (batch * segments + segment) * tiles;
+            int64_t spot = (int64_t)((batch * kv_heads + kv_head) * segments + segment);
+            runs_type *run = runs_ptr + (run_spot + tile) * 2;
+            runs_value f0 = number_of(run[0]);
+            runs_value f1 = number_of((run + 1)[0]);
+            if (f0 < f1) {
+                int64_t own_sums = (spot * tiles + tile) * size;
+                int64_t place = own_sums + channel;
+                for (int r = 0; r < BLOCK_M; r++) {
+                    #pragma omp simd
+                    for (int x = 0; x < BLOCK_W; x++)
+                        d_features[r][x] = 0;
+                }
+                for (int value = 0; value < E; value += BLOCK_E) {
+                    copy_rows(d_out_type, &d_out[0][0], d_out_at + (int64_t)row * d_out_stride
+                            + value, d_out_stride, visible, BLOCK_M, E - value, BLOCK_E);
+                    for (int r = 0; r < BLOCK_M; r++) {
+                        #pragma omp simd
+                        for (int x = 0; x < BLOCK_E; x++)
+                            d_out[r][x] = d_out[r][x] * inverse[r];
+                    }
+                    for (int x = 0; x < BLOCK_W; x++) {
+                        #pragma omp simd
+                        for (int y = 0; y < BLOCK_E; y++)
+                            sums[x][y] = x < D - channel ? number_of((sums_ptr + place * values
+                                    + value)[x * values + y]) : R(0.0);
+                    }
+                    turn(BLOCK_W, BLOCK_E, &sums[0][0], BLOCK_E, 1, &sums_turned[0][0]);
+                    multiply(BLOCK_M, BLOCK_E, BLOCK_W, &d_out[0][0], BLOCK_E, 1,
+                            &sums_turned[0][0], BLOCK_W, &d_features[0][0], BLOCK_W, 1);
+                }
+                #pragma omp simd
+                for (int x = 0; x < BLOCK_W; x++) {
+                    const int within = x;
+                    plain[x] = within < D - channel ? number_of((plain_ptr + place)[within])
+                            : R(0.0);
+                }
+                for (int r = 0; r < BLOCK_M; r++) {
+                    #pragma omp simd
+                    for (int x = 0; x < BLOCK_W; x++) {
+                        d_features[r][x] = d_features[r][x] + -(delta[r] * inverse[r]) * plain[x];
+                        d_part[r][x] = d_part[r][x] + d_features[r][x];
+                    }
+                }
+            }
+        }
+        for (int r = 0; r < BLOCK_M; r++) {
+            if (!(visible[r])) continue;
+            d_a_of_row_type *to = d_a_of_row_ptr + first_token * WIDTH + channel + (int64_t)r
+                    * (WIDTH);
+            #pragma omp simd
+            for (int x = 0; x < smaller(BLOCK_W, WIDTH - channel); x++)
+                add_to(d_a_of_row_type, to[x], d_part[r][x]);
+        }
+    }
+}
+
+void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
+        inverse_type *inverse_ptr, delta_type *delta_ptr, d_out_type *d_out_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, d_a_of_row_type *d_a_of_row_ptr,
+        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *a_of_row_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, a_of_row_ptr, inverse_ptr,
+                delta_ptr, d_out_ptr, sums_ptr, plain_ptr, d_a_of_row_ptr, runs_ptr, q_start_ptr,
+                kv_lengths_ptr, a_of_row_strides, d_out_strides, n, m, k_start, tiles, segments,
+                leads, GROUP, D, E, LAST, WIDTH);
+}
+""",
+    ),
+    "_runs_by_key_kernel": _CKernel(
+        "_runs_by_key_kernel",
+        "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
+        "n m k_start tiles heads",
+        "BLOCK_M BLOCK_N",
+        r"""
+// The runs of tiles of rows that see all of its keys, for a tile of keys.
+static void runs_by_key_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
+{
+    int tile = program.x;
+    int column = tile * BLOCK_N;
+    int head = program.y;
+    int batch = program.z;
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    int in_rows = column < keys ? n : 0;
+    int low = 0;
+    int high = in_rows;
+    int t0 = low / BLOCK_M;
+    int t1 = larger(ceil_div(larger(high, 0), BLOCK_M), t0);
+    int full_low = 0;
+    int full_high = in_rows;
+    int f0 = smaller(larger(ceil_div(full_low, BLOCK_M), t0), t1);
+    int f1 = smaller(larger(larger(full_high, 0) / BLOCK_M, f0), t1);
+    runs_type *spot = runs_ptr + ((batch * programs.y + head) * tiles + tile) * 2;
+    put(runs_type, spot[0], f0);
+    put(runs_type, (spot + 1)[0], f1);
+}
+
+void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
+                k_start, tiles, heads);
+}
+""",
+    ),
+    "_sums_by_key_kernel": _CKernel(
+        "_sums_by_key_kernel",
+        (
+            "a_of_row_ptr inverse_ptr delta_ptr d_out_ptr sums_ptr plain_ptr runs_ptr "
+            "q_start_ptr kv_lengths_ptr a_of_row_strides d_out_strides n m k_start tiles "
+            "segments leads GROUP D E WIDTH"
+        ),
+        "n m k_start tiles segments leads GROUP D E WIDTH",
+        "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+// For every tile of keys the sum over the rows that see all of them.
+static void sums_by_key_kernel(const Grid program, const Grid programs, a_of_row_type *a_of_row_ptr,
+        inverse_type *inverse_ptr, delta_type *delta_ptr, d_out_type *d_out_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *a_of_row_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        int GROUP, int D, int E, int WIDTH)
+{
+    real sums[BLOCK_W][BLOCK_E];
+    real numbers[BLOCK_W];
+    inverse_value inverse[BLOCK_M];
+    delta_value delta[BLOCK_M];
+    Rows d_out;
+    real d_out_room[BLOCK_M][BLOCK_E];
+    Rows a_of_row;
+    real a_of_row_room[BLOCK_M][BLOCK_W];
+    real sums_right[BLOCK_M][BLOCK_E];
+    real numbers_sum[BLOCK_W];
+    int value_blocks = ceil_div(E, BLOCK_E);
+    int channel_blocks = ceil_div(WIDTH, BLOCK_W);
+    int values = value_blocks * BLOCK_E;
+    int padded = channel_blocks * BLOCK_W;
+    // features of the sums of a tile
+    int size = leads * padded;
+    int job = program.x;
+    int value = job % value_blocks * BLOCK_E;
+    job = job / value_blocks;
+    int channel = job % channel_blocks * BLOCK_W;
+    job = job / channel_blocks;
+    int segment = job % segments;
+    job = job / segments;
+    int lead = 0;
+    int head = program.y;
+    int heads = programs.y;
+    int batch = program.z;
+    a_of_row_type *a_of_row_at = a_of_row_ptr + (int64_t)batch * a_of_row_strides[0] + (int64_t)head
+            * a_of_row_strides[1];
+    int64_t a_of_row_stride = a_of_row_strides[2];
+    inverse_type *inverse_at = inverse_ptr + ((int64_t)batch * heads + head) * n;
+    delta_type *delta_at = delta_ptr + ((int64_t)batch * heads + head) * n;
+    d_out_type *d_out_at = d_out_ptr + (int64_t)batch * d_out_strides[0] + (int64_t)head
+            * d_out_strides[1];
+    int64_t d_out_stride = d_out_strides[2];
+    int run_spot = (batch * segments + segment) * tiles;
+    int64_t spot = (int64_t)((batch * heads + head) * segments + segment);
+    int64_t tile_sums = spot * tiles;
+    int within = lead * padded + channel;
+    for (int x = 0; x < BLOCK_W; x++) {
+        #pragma omp simd
+        for (int y = 0; y < BLOCK_E; y++)
+            sums[x][y] = 0;
+    }
+    #pragma omp simd
+    for (int x = 0; x < BLOCK_W; x++)
+        numbers[x] = 0;
+    // These are the sums over the run low … high - 1 of tiles.
+    int run_low = 0;
+    int run_high = 0;
+    for (int done = 0; done < tiles; done++) {
+        int tile = tiles - 1 - done;
+        runs_type *run = runs_ptr + (run_spot + tile) * 2;
+        runs_value f0 = number_of(run[0]);
+        runs_value f1 = number_of((run + 1)[0]);
+        runs_value f0_then = -f1;
+        runs_value f1_then = -f0;
+        f0 = f0_then;
+        f1 = f1_then;
+        if (f0 < f1) {
+            // no run that follows
+            if ((f0 < run_low) | (f0 > run_high) | (f1 < run_high)) {
+                run_low = f0;
+                run_high = f0;
+                for (int x = 0; x < BLOCK_W; x++) {
+                    #pragma omp simd
+                    for (int y = 0; y < BLOCK_E; y++)
+                        sums[x][y] = 0;
+                }
+                #pragma omp simd
+                for (int x = 0; x < BLOCK_W; x++)
+                    numbers[x] = 0;
+            }
+            for (int step = 0; step < f1 - run_high; step++) {
+                int item = run_high + step;
+                int row = (-1 - item) * BLOCK_M;
+                d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_at + (int64_t)row
+                        * d_out_stride + value, d_out_stride, NULL, BLOCK_M, E - value, BLOCK_E);
+                a_of_row = load_rows(a_of_row_type, &a_of_row_room[0][0], a_of_row_at + (int64_t)row
+                        * a_of_row_stride + channel, a_of_row_stride, NULL, BLOCK_M, WIDTH
+                        - channel, BLOCK_W);
+                #pragma omp simd
+                for (int r = 0; r < BLOCK_M; r++) {
+                    inverse[r] = number_of((inverse_at + (int64_t)row)[r]);
+                    delta[r] = number_of((delta_at + (int64_t)row)[r]);
+                }
+                for (int r = 0; r < BLOCK_M; r++) {
+                    #pragma omp simd
+                    for (int x = 0; x < BLOCK_E; x++)
+                        sums_right[r][x] = d_out.at[r * d_out.step + x] * inverse[r];
+                }
+                multiply(BLOCK_W, BLOCK_M, BLOCK_E, a_of_row.at, 1, a_of_row.step,
+                        &sums_right[0][0], BLOCK_E, &sums[0][0], BLOCK_E, 1);
+                for (int x = 0; x < BLOCK_W; x++)
+                    numbers_sum[x] = R(0.0);
+                for (int r = 0; r < BLOCK_M; r++) {
+                    #pragma omp simd
+                    for (int x = 0; x < BLOCK_W; x++)
+                        numbers_sum[x] += a_of_row.at[r * a_of_row.step + x] * -(delta[r]
+                                * inverse[r]);
+                }
+                #pragma omp simd
+                for (int x = 0; x < BLOCK_W; x++)
+                    numbers[x] = numbers[x] + numbers_sum[x];
+            }
+            run_low = f0;
+            run_high = f1;
+            int64_t place = (tile_sums + tile) * size + within;
+            for (int x = 0; x < BLOCK_W; x++) {
+                #pragma omp simd
+                for (int y = 0; y < BLOCK_E; y++)
+                    put(sums_type, (sums_ptr + place * values + value)[x * values + y], sums[x][y]);
+            }
+            if (value == 0) {
+                #pragma omp simd
+                for (int x = 0; x < BLOCK_W; x++)
+                    put(plain_type, (plain_ptr + place)[x], numbers[x]);
+            }
+        }
+    }
+}
+
+void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
+        inverse_type *inverse_ptr, delta_type *delta_ptr, d_out_type *d_out_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *a_of_row_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        int GROUP, int D, int E, int WIDTH)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        sums_by_key_kernel((Grid){x, y, z}, programs, a_of_row_ptr, inverse_ptr, delta_ptr,
+                d_out_ptr, sums_ptr, plain_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                a_of_row_strides, d_out_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E,
+                WIDTH);
+}
+""",
+    ),
+    "_keys_by_sums_kernel": _CKernel(
+        "_keys_by_sums_kernel",
+        (
+            "b_of_key_ptr sums_ptr dv_ptr runs_ptr q_start_ptr kv_lengths_ptr "
+            "b_of_key_strides n m k_start tiles segments leads GROUP D E LAST WIDTH"
+        ),
+        "n m k_start tiles segments leads GROUP D E LAST WIDTH",
+        "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+// Add what the rows that see all keys of the tile give to the gradients of values.
+static void keys_by_sums_kernel(const Grid program, const Grid programs,
+        b_of_key_type *b_of_key_ptr, sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides,
+        int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
+        int LAST, int WIDTH)
+{
+    int visible[BLOCK_N];
+    real dv[BLOCK_N][BLOCK_E];
+    Rows b_of_key;
+    real b_of_key_room[BLOCK_N][BLOCK_W];
+    sums_value sums[BLOCK_W][BLOCK_E];
+    int value_blocks = ceil_div(E, BLOCK_E);
+    int padded = ceil_div(LAST, BLOCK_W) * BLOCK_W;
+    int values = value_blocks * BLOCK_E;
+    int size = leads * padded;
+    int value = program.x % value_blocks * BLOCK_E;
+    int tile = program.x / value_blocks;
+    int column = tile * BLOCK_N;
+    int kv_head = program.y;
+    int kv_heads = programs.y;
+    int heads = kv_heads * GROUP;
+    int batch = program.z;
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    b_of_key_type *b_of_key_at = b_of_key_ptr + (int64_t)batch * b_of_key_strides[0]
+            + (int64_t)kv_head * b_of_key_strides[1];
+    int64_t b_of_key_stride = b_of_key_strides[2];
+    int64_t first_token = ((int64_t)batch * kv_heads + kv_head) * m + column;
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++) {
+        const int column_lanes = column + c;
+        visible[c] = column_lanes < keys;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            dv[c][x] = 0;
+    }
+    for (int head = kv_head * GROUP; head < kv_head * GROUP + GROUP; head++) {
+        for (int segment = 0; segment < segments; segment++) {
+            int run_spot = (batch * segments + segment) * tiles;
+            int64_t spot = (int64_t)((batch * heads + head) * segments + segment);
+            runs_type *run = runs_ptr + (run_spot + tile) * 2;
+            runs_value f0 = number_of(run[0]);
+            runs_value f1 = number_of((run + 1)[0]);
+            if (f0 < f1) {
+                int64_t own_sums = (spot * tiles + tile) * size;
+                for (int channel = 0; channel < WIDTH; channel += BLOCK_W) {
+                    b_of_key = load_rows(b_of_key_type, &b_of_key_room[0][0], b_of_key_at
+                            + (int64_t)column * b_of_key_stride + channel, b_of_key_stride, visible,
+                            BLOCK_N, WIDTH - channel, BLOCK_W);
+                    int64_t place = own_sums + channel;
+                    for (int x = 0; x < BLOCK_W; x++) {
+                        #pragma omp simd
+                        for (int y = 0; y < BLOCK_E; y++)
+                            sums[x][y] = number_of((sums_ptr + place * values + value)[x * values
+                                    + y]);
+                    }
+                    multiply(BLOCK_N, BLOCK_W, BLOCK_E, b_of_key.at, b_of_key.step, 1, &sums[0][0],
+                            BLOCK_E, &dv[0][0], BLOCK_E, 1);
+                }
+            }
+        }
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(visible[c])) continue;
+        dv_type *to = dv_ptr + first_token * E + value + (int64_t)c * (E);
+        #pragma omp simd
+        for (int x = 0; x < smaller(BLOCK_E, E - value); x++)
+            add_to(dv_type, to[x], dv[c][x]);
+    }
+}
+
+void run(const Grid programs, const int threads, b_of_key_type *b_of_key_ptr, sums_type *sums_ptr,
+        dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        keys_by_sums_kernel((Grid){x, y, z}, programs, b_of_key_ptr, sums_ptr, dv_ptr, runs_ptr,
+                q_start_ptr, kv_lengths_ptr, b_of_key_strides, n, m, k_start, tiles, segments,
+                leads, GROUP, D, E, LAST, WIDTH);
+}
+""",
+    ),
+    "_key_gradients_by_sums_kernel": _CKernel(
+        "_key_gradients_by_sums_kernel",
+        (
+            "b_of_key_ptr v_ptr sums_ptr plain_ptr d_b_of_key_ptr runs_ptr q_start_ptr "
+            "kv_lengths_ptr b_of_key_strides v_strides n m k_start tiles segments leads GROUP "
+            "D E LAST WIDTH"
+        ),
+        "n m k_start tiles segments leads GROUP D E LAST WIDTH",
+        "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+// Add what the sums of the tile's rows give to the gradients of its keys.
+static void key_gradients_by_sums_kernel(const Grid program, const Grid programs,
+        b_of_key_type *b_of_key_ptr, v_type *v_ptr, sums_type *sums_ptr, plain_type *plain_ptr,
+        d_b_of_key_type *d_b_of_key_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides, const int64_t *v_strides,
+        int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
+        int LAST, int WIDTH)
+{
+    int visible[BLOCK_N];
+    real d_part[BLOCK_N][BLOCK_W];
+    real d_features[BLOCK_N][BLOCK_W];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    sums_value sums[BLOCK_W][BLOCK_E];
+    real sums_turned[BLOCK_E][BLOCK_W];
+    plain_value plain[BLOCK_W];
+    int value_blocks = ceil_div(E, BLOCK_E);
+    int padded = ceil_div(LAST, BLOCK_W) * BLOCK_W;
+    int values = value_blocks * BLOCK_E;
+    int size = leads * padded;
+    int tile = program.x;
+    int column = tile * BLOCK_N;
+    int kv_head = program.y;
+    int kv_heads = programs.y;
+    int heads = kv_heads * GROUP;
+    int batch = program.z;
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    v_type *v_at = v_ptr + (int64_t)batch * v_strides[0] + (int64_t)kv_head * v_strides[1];
+    int64_t v_stride = v_strides[2];
+    int64_t first_token = ((int64_t)batch * kv_heads + kv_head) * m + column;
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++) {
+        const int column_lanes = column + c;
+        visible[c] = column_lanes < keys;
+    }
+    for (int head = kv_head * GROUP; head < kv_head * GROUP + GROUP; head++) {
+        for (int channel = 0; channel < D; channel += BLOCK_W) {
+            for (int c = 0; c < BLOCK_N; c++) {
+                #pragma omp simd
+                for (int x = 0; x < BLOCK_W; x++)
+                    d_part[c][x] = 0;
+            }
+            for (int segment = 0; segment < segments; segment++) {
+                int run_spot = (batch * segments + segment) * tiles;
+                int64_t spot = (int64_t)((batch * heads + head) * segments + segment);
+                runs_type *run = runs_ptr + (run_spot + tile) * 2;
+                runs_value f0 = number_of(run[0]);
+                runs_value f1 = number_of((run + 1)[0]);
+                if (f0 < f1) {
+                    int64_t own_sums = (spot * tiles + tile) * size;
+                    int64_t place = own_sums + channel;
+                    for (int c = 0; c < BLOCK_N; c++) {
+                        #pragma omp simd
+                        for (int x = 0; x < BLOCK_W; x++)
+                            d_features[c][x] = 0;
+                    }
+                    for (int value = 0; value < E; value += BLOCK_E) {
+                        v = load_rows(v_type, &v_room[0][0], v_at + (int64_t)column * v_stride
+                                + value, v_stride, visible, BLOCK_N, E - value, BLOCK_E);
+                        for (int x = 0; x < BLOCK_W; x++) {
+                            #pragma omp simd
+                            for (int y = 0; y < BLOCK_E; y++)
+                                sums[x][y] = x < D - channel ? number_of((sums_ptr + place * values
+                                        + value)[x * values + y]) : R(0.0);
+                        }
+                        turn(BLOCK_W, BLOCK_E, &sums[0][0], BLOCK_E, 1, &sums_turned[0][0]);
+                        multiply(BLOCK_N, BLOCK_E, BLOCK_W, v.at, v.step, 1, &sums_turned[0][0],
+                                BLOCK_W, &d_features[0][0], BLOCK_W, 1);
+                    }
+                    #pragma omp simd
+                    for (int x = 0; x < BLOCK_W; x++) {
+                        const int within = x;
+                        plain[x] = within < D - channel ? number_of((plain_ptr + place)[within])
+                                : R(0.0);
+                    }
+                    for (int c = 0; c < BLOCK_N; c++) {
+                        #pragma omp simd
+                        for (int x = 0; x < BLOCK_W; x++) {
+                            d_features[c][x] = d_features[c][x] + plain[x];
+                            d_part[c][x] = d_part[c][x] + d_features[c][x];
+                        }
+                    }
+                }
+            }
+            for (int c = 0; c < BLOCK_N; c++) {
+                if (!(visible[c])) continue;
+                d_b_of_key_type *to = d_b_of_key_ptr + first_token * WIDTH + channel + (int64_t)c
+                        * (WIDTH);
+                #pragma omp simd
+                for (int x = 0; x < smaller(BLOCK_W, WIDTH - channel); x++)
+                    add_to(d_b_of_key_type, to[x], d_part[c][x]);
+            }
+        }
+        // what is added is written
+    }
+}
+
+void run(const Grid programs, const int threads, b_of_key_type *b_of_key_ptr, v_type *v_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, d_b_of_key_type *d_b_of_key_ptr,
+        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *b_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+{
+    #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, b_of_key_ptr, v_ptr, sums_ptr,
+                plain_ptr, d_b_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, b_of_key_strides,
+                v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+}
+""",
+    ),
+}
+if triton is None:  # launches call kernels by these names
+    globals().update(_C_KERNELS)

@@ -24,6 +24,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
 
 
+# Of tests with many cases the usual run takes some, evenly; ATTNCC_THOROUGH=1 takes all. Kernels are slow in Triton's
+# interpreter, and what they say runs in C as well.
+EVERY = {
+    "interpret/test_kernel_operands.py": 3,
+    "interpret/test_listed_interpreted.py": 2,
+    "interpret/test_pieces_interpreted.py": 2,
+    "interpret/test_sums_interpreted.py": 2,
+    "interpret/test_forms_interpreted.py": 2,
+    "interpret/test_sixteen_bits_interpreted.py": 2,
+    "emit/test_operands.py": 2,
+    "emit/test_choices.py": 2,
+    "emit/test_over_keys.py": 2,
+    "emit/test_decode.py": 2,
+    "emit/test_states_against_oracle.py": 2,
+    "emit/test_pieces_against_oracle.py": 2,
+    "emit/test_exact_numbers.py": 2,
+    "check/test_listed_patterns.py": 2,
+    "check/test_fit.py": 2,
+    "cli/test_show.py": 2,
+}
+MANY = 5
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of tests that have many."""
+    if os.environ.get("ATTNCC_THOROUGH"):
+        return
+    of_tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        of_tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = set[pytest.Item]()
+    for name, cases in of_tests.items():
+        every = EVERY.get(name.partition("::")[0].removeprefix("tests/"), 1)
+        if every > 1 and len(cases) >= MANY:
+            left_out |= {case for at, case in enumerate(cases) if at % every}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
 def pytest_collection_finish() -> None:
     """Settings of the process once it has imported all tests."""
     # Hypothesis draws from the constants of every module that is loaded. To find those of a thousand generated ones

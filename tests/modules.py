@@ -11,7 +11,7 @@ from types import ModuleType
 
 from attncc.compiler import Compiled, compile_source, read_source
 from attncc.diagnostics import Source
-from attncc.emit.combined import emit
+from attncc.emit.whole import emit
 from attncc.plan.choose import plan
 from attncc.spec.model import Spec
 
@@ -104,25 +104,25 @@ class Built:
     module: ModuleType
 
 
-def build_file(name: str, folder: Path, **parameters: object) -> Built:
-    """The module of a spec in `specs/`."""
+def build_file(name: str, folder: Path, *, in_c: bool = False, **parameters: object) -> Built:
+    """The module of a spec in `specs/`; without kernels in C, which take time to write, unless they are asked for."""
     given = {key: str(value) for key, value in parameters.items()}
-    return _imported(compile_source(read_source(SPECS / f"{name}.attn"), given), folder)
+    return _imported(compile_source(read_source(SPECS / f"{name}.attn"), given, in_c=in_c), folder)
 
 
-def build(text: str, folder: Path) -> Built:
+def build(text: str, folder: Path, *, in_c: bool = False) -> Built:
     """The module of a spec given as text.
 
     Raises:
         AttnError: where the spec makes no sense.
     """
-    return _imported(compile_source(Source("random.attn", text)), folder)
+    return _imported(compile_source(Source("random.attn", text), in_c=in_c), folder)
 
 
 def build_spec(spec: Spec, folder: Path) -> Built:
     """The module of a spec that was made of expressions."""
     planned = plan(spec)
-    return _imported(Compiled(spec, planned, emit(planned)), folder)
+    return _imported(Compiled(spec, planned, emit(planned, in_c=False)), folder)
 
 
 def _imported(compiled: Compiled, folder: Path) -> Built:

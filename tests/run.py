@@ -35,7 +35,7 @@ STEPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 }
 
 
-ALONG = ("types",)  # steps of one thread, which run beside those that follow
+ALONG = ("types", "generated")  # steps of one thread, which run beside those that follow
 
 
 class Step:

@@ -18,7 +18,7 @@ from tests.test_random_specs import drawn, draws, picker
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", draws(20), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", draws(12), ids=lambda number: f"draw-{number}")
 def test_torch(number: int, tmp_path: Path) -> None:
     pick = picker(number)
     text, built = drawn(pick, tmp_path, random_branches_spec)

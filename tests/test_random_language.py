@@ -37,7 +37,7 @@ def compare_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", draws(30), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", draws(20), ids=lambda number: f"draw-{number}")
 def test_torch(number: int, tmp_path: Path) -> None:
     pick = picker(number)
     text, built = drawn(pick, tmp_path, random_language_spec)

@@ -63,7 +63,7 @@ def listed_module(pick: Pick, case: Case, folder: Path) -> tuple[str, Built]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", draws(15), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", draws(10), ids=lambda number: f"draw-{number}")
 def test_torch(number: int, tmp_path: Path) -> None:
     pick = picker(number)
     case = random_listed_case(pick)

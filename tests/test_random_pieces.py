@@ -42,7 +42,7 @@ def drawn(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(draws(20)))
+@pytest.mark.parametrize("number", range(draws(12)))
 def test_torch(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, built = drawn(1000 + number, tmp_path, monkeypatch)
     cut_small(built.module)

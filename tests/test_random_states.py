@@ -43,7 +43,7 @@ def random_separable(pick: Pick) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(draws(24)), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", range(draws(14)), ids=lambda number: f"draw-{number}")
 def test_torch(number: int, tmp_path: Path) -> None:
     pick = picker(5000 + number)
     text, built = drawn(pick, tmp_path, random_separable)

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -16,12 +16,14 @@ from itertools import product
 from pathlib import Path
 
 from attncc.check.kernel_text import KERNELS, SUMS, KernelText, Variant, distinct, in_branch, kernels_of
-from attncc.check.offline import TARGETS, Measurement, measure, tiles_of, workers
+from attncc.check.offline import TARGETS, Measurement, in_order, measure, serves, tiles_of, workers
 from attncc.compiler import compile_source, read_source
 from attncc.plan.model import Tile
 
 WIDTHS = (128, 64)
 ORDER = ("sm_90", "gfx942", "sm_100", "sm_80")  # of measuring
+TESTED = ORDER[:2]
+RECORD = Path("generated/kernels.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ def main() -> int:
     parser.add_argument("specs", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("-j", "--jobs", type=int, default=2)
-    parser.add_argument("--results", type=Path, default=Path("build/kernels.jsonl"), help="results that are kept")
+    parser.add_argument("--results", type=Path, default=RECORD, help="results that are kept, for tests too")
+    parser.add_argument("--one", action="store_true", help="only one tile of each list, as tests ask for")
     parser.add_argument("--no-measuring", action="store_true", help="only print what was measured before")
     parser.add_argument("--first", default="", help="names of specs to begin with, by commas")
     options = parser.parse_args()
@@ -104,10 +107,14 @@ def main() -> int:
         paths = build(options.specs, folder)
         groups = distinct(text for path in paths for text in kernels_of(path))
         matrix = list(cases(list(groups), folder, options.first.split(",")))
-        kept = _kept(options.results)
+        kept = recorded(options.results)
 
         try:
-            if not options.no_measuring:
+            if options.one:
+                matrix = [case for case in matrix if case.target in TESTED and case.d == WIDTHS[0]]
+                while todo := _next_tiles(matrix, kept):
+                    _measure_all(todo, folder, options, kept)
+            elif not options.no_measuring:
                 _measure_all([case for case in matrix if case.key not in kept], folder, options, kept)
         finally:
             rows = [Row(case, kept[case.key]) for case in matrix if case.key in kept]
@@ -115,7 +122,23 @@ def main() -> int:
     return 0
 
 
-def _kept(path: Path) -> dict[str, Measurement]:
+def _next_tiles(matrix: Sequence[Case], kept: Mapping[str, Measurement]) -> list[Case]:
+    """For each list that has no tile which serves the one to be tried next."""
+    lists: dict[tuple[KernelText, str, Variant], list[Case]] = {}
+    for case in matrix:
+        lists.setdefault((case.text, case.target, case.variant), []).append(case)
+    found = []
+    for cases in lists.values():
+        known = [kept.get(case.key) for case in cases]
+        if not any(each is not None and serves(each, cases[0].target) for each in known):
+            by_tile = {case.tile: case for case in cases}
+            ordered = [by_tile[tile] for tile in in_order(by_tile)]
+            found += [case for case in ordered if case.key not in kept][:1]
+    return found
+
+
+def recorded(path: Path) -> dict[str, Measurement]:
+    """What has been measured, by the keys of cases."""
     if not path.exists():
         return {}
     entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -145,12 +145,21 @@ def first_that_fits(
     path: Path, text: KernelText, target: str, d: int, variant: Variant = ()
 ) -> tuple[Tile, Measurement]:
     """A config of a kernel's list for bf16 that spills next to nothing; otherwise the last one tried."""
-    tiles = tiles_of(path, text, 2, d, target, variant)
-    for tile in sorted(tiles, key=lambda tile: tile.rows * tile.columns / tile.warps):  # small ones compile sooner
+    for tile in in_order(tiles_of(path, text, 2, d, target, variant)):
         found = measure(path, text, tile, target, d, "bf16", variant)
-        if found.ok and found.spills <= TARGETS[target].few_spills:
+        if serves(found, target):
             break
     return tile, found
+
+
+def in_order(tiles: Iterable[Tile]) -> list[Tile]:
+    """Configs as they are tried: small ones compile sooner."""
+    return sorted(tiles, key=lambda tile: tile.rows * tile.columns / tile.warps)
+
+
+def serves(found: Measurement, target: str) -> bool:
+    """Whether a config is one of which every list needs one: it spills next to nothing."""
+    return found.ok and found.spills <= TARGETS[target].few_spills
 
 
 def workers(jobs: int) -> ProcessPoolExecutor:

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from attncc.check.report import Property, Report, Verdict
     from attncc.compiler import Built
 
-_FORMS = {"torch": ("torch",), "triton": ("triton",), "both": ("torch", "triton")}
+_FORMS = {
+    "torch": ("torch",),
+    "c": ("c",),
+    "triton": ("triton",),
+    "both": ("torch", "triton"),
+    "cpu": ("torch", "c"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,8 @@ class Checked:
 @click.option(
     "--form",
     type=click.Choice(tuple(_FORMS)),
-    help="What to check; by default torch, and both where there is a GPU. Without one Triton kernels are interpreted.",
+    help="What to check; by default torch, and both where there is a GPU. Without one Triton kernels are interpreted. "
+    "`both` is torch and triton, `cpu` torch and c.",
 )
 @command(
     "Compare modules with dense attention, outputs and gradients alike.",
@@ -140,7 +147,7 @@ def _checked(screen: Screen, compiled: Built, is_smaller: bool, quick: bool, for
         done += 1
         screen.progress(f"{compiled.spec.name}: {done} checks")
 
-    device = "cuda" if has_gpu else "cpu"
+    device = "cuda" if has_gpu and "c" not in forms else "cpu"
     if isinstance(compiled, CompiledLayer):
         report = check_layer(module, compiled.plan, forms, quick, device=device, progress=progress)
     else:

@@ -42,8 +42,8 @@ class Call:
     choices: tuple[str, ...]
 
 
-def emit(plan: Planned) -> str:
-    """The module's text, formatted; the same for the same plan."""
+def emit_cores(plan: Planned) -> str:
+    """The module's text but for its kernels in C, formatted; the same for the same plan."""
     return _emit_branches(plan) if isinstance(plan, Mixture) else emit_core(plan)
 
 

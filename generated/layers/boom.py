@@ -36,7 +36,7 @@ class Boom(nn.Module):
 
     Args:
         dim: a whole number.
-        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        form: "triton", "c" or "torch" for the cores; by default Triton on GPUs, C on CPUs, if they can.
         device: where its parameters are, as for other modules.
         dtype: their type.
     """

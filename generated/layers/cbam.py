@@ -133,7 +133,7 @@ class Cbam(nn.Module):
         dim: a whole number.
         hidden: dim / 16 by default.
         width: 7 by default.
-        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        form: "triton", "c" or "torch" for the cores; by default Triton on GPUs, C on CPUs, if they can.
         device: where its parameters are, as for other modules.
         dtype: their type.
     """

@@ -99,7 +99,7 @@ class GatedConvolution(nn.Module):
     Args:
         dim: a whole number.
         k: 4 by default.
-        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        form: "triton", "c" or "torch" for the cores; by default Triton on GPUs, C on CPUs, if they can.
         device: where its parameters are, as for other modules.
         dtype: their type.
     """

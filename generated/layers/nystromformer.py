@@ -125,7 +125,7 @@ class Nystromformer(nn.Module):
         h: 8 by default.
         r: 64 by default.
         width: 33 by default.
-        form: "triton" or "torch" for the cores; by default Triton runs on GPUs and torch elsewhere.
+        form: "triton", "c" or "torch" for the cores; by default Triton on GPUs, C on CPUs, if they can.
         device: where its parameters are, as for other modules.
         dtype: their type.
     """

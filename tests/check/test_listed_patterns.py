@@ -69,7 +69,7 @@ def test_what_an_atom_means(text: str, call: Case) -> None:
     expect_equal(text.replace("{a}", "3"), lambda x: ATOMS[text](x, 3), call)
 
 
-@pytest.mark.parametrize("number", range(draws(15)), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", range(draws(10)), ids=lambda number: f"draw-{number}")
 def test_what_random_patterns_mean(number: int) -> None:
     pick = picker(number)
     text, holds = random_listed_pattern(pick, pick((1, 2, 2, 3)))

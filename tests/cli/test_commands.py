@@ -120,9 +120,9 @@ def test_every_code_is_explained_by_a_spec_that_has_it(code: str) -> None:
         assert not make_plan(Source("right.attn", found.right)).warnings
     elif found.wrong:
         with pytest.raises(AttnError) as caught:
-            compile_any(Source("wrong.attn", found.wrong))
+            compile_any(Source("wrong.attn", found.wrong), in_c=False)
         assert [each.code for each in caught.value.diagnostics] == [code]
-        compile_any(Source("right.attn", found.right))
+        compile_any(Source("right.attn", found.right), in_c=False)
 
 
 def test_the_package_offers_its_names_without_importing_them_first() -> None:

@@ -29,7 +29,7 @@ def _read(case: Path) -> tuple[Source, dict[str, str]]:
 @pytest.mark.parametrize("case", WARNINGS, ids=lambda case: case.stem)
 def test_the_warning_is_the_golden_one_and_stops_nothing(case: Path, golden: Callable[[str, str], None]) -> None:
     source, given = _read(case)
-    warnings = compile_source(source, given).warnings
+    warnings = compile_source(source, given, in_c=False).warnings
     assert {warning.code for warning in warnings} == {case.name.split("_")[0]}
     golden(f"{case.stem}.txt", "\n\n".join(map(render, warnings)) + "\n")
 
@@ -38,7 +38,7 @@ def test_the_warning_is_the_golden_one_and_stops_nothing(case: Path, golden: Cal
 def test_the_message_is_the_golden_one(case: Path, golden: Callable[[str, str], None]) -> None:
     source, given = _read(case)
     with pytest.raises(AttnError) as caught:
-        compile_any(source, given)
+        compile_any(source, given, in_c=False)
     codes = [diagnostic.code for diagnostic in caught.value.diagnostics]
     assert case.name.split("_")[0] in codes
     golden(f"{case.stem}.txt", f"{caught.value}\n")

@@ -136,7 +136,7 @@ def test_what_is_not_a_choice_is_refused(built: Built) -> None:
         refused({name: one + 100}, "100|1[0-9][0-9]")
 
 
-@pytest.mark.parametrize("name", ["buckets of each head", "sorted chunks", "the best beside a window"])
+@pytest.mark.parametrize("name", ["the best beside a window"])
 def test_compilers_and_transformations(name: str, tmp_path: Path) -> None:
     built = build(f"attention chosen {{ {BODIES[name]} }}", tmp_path)
     data = data_of(built, torch.float32)

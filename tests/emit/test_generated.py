@@ -48,8 +48,9 @@ for path in sys.argv[1:]:
 
 def test_the_order_of_sets_does_not_matter() -> None:
     """A given order and the one of whoever wrote the files give the same bytes; the other tests draw theirs."""
-    paths = [str(SPECS / f"{name}.attn") for name in NAMES]
-    written = [hashlib.sha256((GENERATED / f"{name}.py").read_bytes()).hexdigest() for name in NAMES]
+    names = NAMES[::8]
+    paths = [str(SPECS / f"{name}.attn") for name in names]
+    written = [hashlib.sha256((GENERATED / f"{name}.py").read_bytes()).hexdigest() for name in names]
     assert run(HASHES, *paths, PYTHONHASHSEED="1").split() == written
 
 
@@ -89,7 +90,7 @@ def test_files_work_without_triton_and_without_attncc(tmp_path: Path) -> None:
         batch=1, heads=2, kv_heads=2, n=20, m=20, d=8, e=8, dtype=torch.float32, q_start=None, name="without triton"
     )  # fmt: skip
     inputs = {}
-    for name in NAMES:
+    for name in NAMES[::3]:
         spec = load(read_source(SPECS / f"{name}.attn"))
         drawn = inputs_of(spec, case)
         torch.save([drawn[each.name] for each in spec.data], path := tmp_path / f"{name}.pt")

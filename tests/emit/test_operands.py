@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attncc.emit.combined import emit
+from attncc.emit.whole import emit
 from attncc.plan.choose import plan
 from tests.modules import build, cut_small, load_module
 from tests.operands import CASES, dense, inputs
@@ -26,7 +26,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ModuleTyp
     def module(name: str, small: bool = False) -> ModuleType:
         if (name, small) not in known:
             path = folder / f"{name}_{small}.py"
-            path.write_text(emit(plan(CASES[name].spec)), encoding="utf-8")
+            path.write_text(emit(plan(CASES[name].spec), in_c=False), encoding="utf-8")
             known[name, small] = load_module(path)
             if small:
                 cut_small(known[name, small])

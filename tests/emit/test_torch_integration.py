@@ -382,7 +382,7 @@ REFUSED: dict[str, tuple[Callable[[Any], object], tuple[str, ...]]] = {
     "q, no tensor": (lambda attention: attention([1], K, V), ("q", "list", "tensor")),
     "scale, tensor": (lambda attention: attention(Q, K, V, scale=torch.tensor(0.3)), ("scale", "0.3", "finite number")),
     "scale, NaN": (lambda attention: attention(Q, K, V, scale=float("nan")), ("scale", "nan", "finite number")),
-    "form": (lambda attention: attention(Q, K, V, form="cuda"), ("form", "'cuda'", "'triton' or 'torch'")),
+    "form": (lambda attention: attention(Q, K, V, form="cuda"), ("form", "'cuda'", "'triton', 'c' or 'torch'")),
     "float64 in Triton": (
         lambda attention: attention(Q.double(), K.double(), V.double(), form="triton"),
         ("q", "float64", "float32, bfloat16 or float16"),

@@ -35,6 +35,8 @@ CASES = (
 # Scores that are summed channel by channel are slow in the interpreter.
 NARROW = (replace(PLAIN, d=5, n=40, m=40), *(replace(case, d=5) for case in CASES[1:]))
 
+IN_ROUNDS = ("longnet", "reformer", "reformer_library")  # the same kernels over and over: slow, and nothing new
+
 _REPEATING = (BinaryOp.FLOOR_DIVIDE, BinaryOp.MODULO)
 
 
@@ -88,6 +90,8 @@ def test_triton(name: str, tmp_path: Path) -> None:
     by_channel = not isinstance(planned, Mixture) and any(node.op is Op.CHANNELS for node in planned.gpu.forward)
     cases = [case for case in (NARROW if by_channel else CASES) if case.heads in heads and fits(built.spec, case)]
     assert len(cases) >= 4
+    if name in IN_ROUNDS:
+        cases = cases[:4]
     verdicts = [compare(built.module, built.spec, case, "triton") for case in cases]
     assert all(map(right, verdicts)), "\n".join(each.text for each in verdicts if not right(each))
 

@@ -14,7 +14,7 @@ LENGTHS = ((19, 19), (9, 23), (21, 7))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", draws(8), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", draws(4), ids=lambda number: f"draw-{number}")
 def test_triton(number: int, tmp_path: Path) -> None:
     pick = picker(100_000 + number)
     text, built = drawn(pick, tmp_path)
@@ -22,7 +22,7 @@ def test_triton(number: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", draws(5), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", draws(4), ids=lambda number: f"draw-{number}")
 def test_triton_of_branches(number: int, tmp_path: Path) -> None:
     pick = picker(200_000 + number)
     text, built = drawn(pick, tmp_path, random_branches_spec)

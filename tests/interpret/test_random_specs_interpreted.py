@@ -15,7 +15,7 @@ LENGTHS = ((37, 37), (20, 41), (41, 20))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", draws(10), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", draws(6), ids=lambda number: f"draw-{number}")
 def test_triton(number: int, tmp_path: Path) -> None:
     pick = picker(number)
     text, built = drawn(pick, tmp_path)

@@ -81,7 +81,7 @@ def test_extreme_gates(gate: float, tmp_path: Path) -> None:
     check(f"attention x {{ pattern = causal; {gated} }}", tmp_path, (PLAIN,))
 
 
-@pytest.mark.parametrize("number", range(draws(8)), ids=lambda number: f"draw-{number}")
+@pytest.mark.parametrize("number", range(draws(4)), ids=lambda number: f"draw-{number}")
 def test_random(number: int, tmp_path: Path) -> None:
     """Random patterns and separable weights."""
     pick = picker(7000 + number)

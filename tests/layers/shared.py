@@ -16,7 +16,7 @@ LAYERS = ROOT / "specs" / "layers"
 @cache
 def compiled(text: str, *given: tuple[str, str]) -> CompiledLayer:
     """A layer of this text; files that it uses lie beside the others."""
-    found = compile_any(Source(str(LAYERS / "written.attn"), text), dict(given))
+    found = compile_any(Source(str(LAYERS / "written.attn"), text), dict(given), in_c=False)
     assert isinstance(found, CompiledLayer)
     return found
 

@@ -30,11 +30,11 @@ QUICK = (  # whose operators and kinds of cores others have
 
 def _compiled(path: Path) -> CompiledLayer:
     source = read_source(path)
-    found = compile_any(source)
+    found = compile_any(source, in_c=False)
     assert isinstance(found, CompiledLayer)
     smaller = smaller_layer(found.spec, {})
     if smaller is not None:
-        found = compile_any(source, smaller)
+        found = compile_any(source, smaller, in_c=False)
         assert isinstance(found, CompiledLayer)
     return found
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attncc.emit.combined import emit
+from attncc.emit.whole import emit
 from attncc.plan.choose import plan
 from tests.modules import load_module
 from tests.peers.cases import PEERS
@@ -22,7 +22,7 @@ COMPILABLE = [peer for peer in PEERS.values() if peer.compilable]
 def module_of(peer: Peer, folder: Path) -> ModuleType:
     """The peer's spec as a module."""
     path = folder / f"peer_{peer.key.replace('-', '_')}.py"
-    path.write_text(emit(plan(peer.spec)), encoding="utf-8")
+    path.write_text(emit(plan(peer.spec), in_c=False), encoding="utf-8")
     return load_module(path)
 
 

@@ -249,7 +249,7 @@ PEERS = (
 
 @cache
 def _compiled(spec: str, built_with: tuple[tuple[str, str], ...]) -> CompiledLayer:
-    compiled = compile_any(read_source(SPECS / "layers" / f"{spec}.attn"), dict(built_with))
+    compiled = compile_any(read_source(SPECS / "layers" / f"{spec}.attn"), dict(built_with), in_c=False)
     assert isinstance(compiled, CompiledLayer)
     return compiled
 

@@ -14,7 +14,7 @@ from attncc.plan.layout import PLAIN
 from tests.plan.forced import always, check_pieces, forced
 from tests.plan.test_domain import Call_, P, causal, choose, h, i, j, window
 
-DRAWS = 140
+DRAWS = 70
 
 Draw = random.Random
 

@@ -34,7 +34,7 @@ def _module(declaration: str, names: Sequence[str]) -> str:
     axes, index = ("[B, H, m]", "") if declaration == "input" else ("[H, 9]", "[h, clip(i - j, 0, 8)]")
     terms = " + ".join(["scale * dot(q, k)", *(f"{name}{index}" for name in names)])
     body = "; ".join([*(f"{declaration} {name}{axes}" for name in names), f"score = {terms}"])
-    return compile_source(Source("names.attn", f"attention names {{ {body} }}")).text
+    return compile_source(Source("names.attn", f"attention names {{ {body} }}"), in_c=False).text
 
 
 def test_attributes_of_modules_are_no_parameters() -> None:
@@ -93,7 +93,7 @@ def test_names_are_free_for_what_patterns_read(axes: str, pattern: str) -> None:
         related = " & ".join(["causal", *(pattern.format(name) for name in some)])
         text = f"attention names {{ {declared}; pattern = {related} | i - j in [0, 2] }}"
         made: dict[str, Any] = {"__name__": __name__}
-        text = compile_source(Source("names.attn", text)).text
+        text = compile_source(Source("names.attn", text), in_c=False).text
         exec(compile(_without_kernels(text), "names.py", "exec"), made)
         q, k, v = (torch.randn(1, 2, 5, 4, requires_grad=True) for _ in range(3))
         shape = {"B, m]: int": (1, 5), "B, H, m]: bool": (1, 2, 5)}.get(axes, (1, 3, 3))

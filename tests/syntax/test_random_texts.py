@@ -74,7 +74,7 @@ def _check(text: str, *, whole: bool) -> None:
     began = time.process_time()
     try:
         if whole:
-            compile_source(source)
+            compile_source(source, in_c=False)
         else:
             load(source)
     except AttnError as error:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attncc.emit.combined import emit, heading
+from attncc.emit.combined import emit_cores, heading
 from attncc.emit.finish import finish
 from attncc.emit.header import derivation
 from attncc.emit.imports import with_imports
@@ -44,11 +44,11 @@ class Keeper:
     function: str
 
 
-def emit_layer(plan: LayerPlan) -> str:
-    """The module's text, formatted; the same for the same plan."""
+def emit_module(plan: LayerPlan) -> str:
+    """The module's text but for its kernels in C, formatted; the same for the same plan."""
     layer = plan.layer
     weighed = {each.name for each in sides_of(layer) if each.op is not Op.LOG_SUMS}
-    made = sections([(name, emit(planned)) for name, planned in plan.cores], NAMES, weighed)
+    made = sections([(name, emit_cores(planned)) for name, planned in plan.cores], NAMES, weighed)
     class_name = camel_case(layer.name)
     body = _Body(plan, {each.name: each for each in made})
     own = Constructor(layer, plan)

@@ -32,11 +32,11 @@ class BackwardLaunch(Prepared):
             for each in self.core.operands:
                 self._print_room(writer, each)
             for node in self.offset_sums():
-                device = f"{self.core.rows}.device"
-                writer.line(f"{node.name} = _sums_by_offset(batch, heads, n, m, {device})")
+                kind = f"{self.core.rows}.device, {self.wide}"
+                writer.line(f"{node.name} = _sums_by_offset(batch, heads, n, m, {kind})")
             if self._reads_delta():
-                less = " - d_lse.float()" if self.plan.has_lse else ""
-                writer.line(f"delta = (d_out.float() * _unrounded(out, residual)).sum(-1){less}")
+                less = " - d_lse" if self.plan.has_lse else ""
+                writer.line(f"delta = (d_out * _unrounded(out, residual)).sum(-1){less}")
             for name in self._read_statistics():
                 writer.line(f"{name} = {name}.contiguous()")
             self.print_numbers(writer)

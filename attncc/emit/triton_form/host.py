@@ -68,7 +68,7 @@ class TritonForm(BackwardLaunch):
             writer.line(kv_heads.format(self.column()))
             writer.line(f"out = {rows}.new_empty(batch, heads, n, {values}.shape[-1])")
             for name in self.statistics():
-                writer.line(f"{name} = {rows}.new_empty(batch, heads, n, dtype=torch.float32)")
+                writer.line(f"{name} = {rows}.new_empty(batch, heads, n, dtype={self.wide})")
             if self.plan.reads_delta:
                 width = f"{values}.shape[-1] if keep_residual else 0"
                 writer.line(f"residual = {rows}.new_empty(batch, heads, n, {width})")

@@ -49,6 +49,11 @@ class Kernels:
         """Every kernel, in the order of the file."""
         return tuple(kernel for kernel in (self.forward, self.columns, self.rows) if kernel is not None)
 
+    @property
+    def wide(self) -> str:
+        """The type of sums."""
+        return f"_wide({self.core.rows}.dtype)"
+
     def uniform(self) -> tuple[Node, ...]:
         """Call-wide numbers of all kernels, each once; constants are printed where they are used."""
         nodes = {node.name: node for kernel in self.kernels for node in kernel.uniform}

@@ -84,6 +84,7 @@ def host_text(shapes: Shapes) -> str:
     constants = [f"{constexpr_of(name)}={name}" for name in names]
     constants += [f"BLOCK_{constexpr_of(name)}=block_{name}" for name in names]
     constants += ["LIST_M=_ROWS", "LIST_N=_KEYS"] if shapes.listing else []
+    constants += ["BY_STATES=by_states"] if shapes.terms is not None else []
     key = ", ".join(f'"{each}"' for each in ["GROUP", *map(constexpr_of, names), "PRECISION"])
     tuned = TUNED_IN_PIECES if shapes.added else _TUNED_WITH_SUMS if shapes.sums else _TUNED
     in_pieces = shapes.added and not shapes.listing
@@ -127,6 +128,8 @@ def host_text(shapes: Shapes) -> str:
         "CONSTANTS": ", ".join(constants),
         "MOST_ROWS": ", most_rows=256" * shapes.lists,
         "THE_MOST": ", most_rows" * shapes.lists,
+        "BY_STATES": ", by_states=False" * (shapes.terms is not None),
+        "THE_STATES": ", by_states" * (shapes.terms is not None),
         "WIDTH_CONSTANTS": "".join(f'"{constexpr_of(name)}": {name}, ' for name in names).strip(),
         "TERM_NAMES": ", ".join(of_terms),
         "TERM_SIZES": ", ".join(f"{shapes.widths[name]}.shape[-1]" for name in of_terms),
@@ -153,6 +156,11 @@ _PRUNE = '''
 def _dense(x):
     """`x`, copied only if its last axis is strided or offsets within a tile could pass 32 bits."""
     return x if x.stride(-1) == 1 and <STRIDE> < 2**23 else x.contiguous()
+
+
+def _cdiv(length, block):
+    """How many blocks hold so many."""
+    return -(-length // block)
 
 
 def _block(width):
@@ -206,17 +214,22 @@ _LAUNCH = '''
 
 def _grid(length, block, heads, batch):
     """One program for every tile of an axis, every head and every batch entry."""
-    return lambda meta: (triton.cdiv(length, meta[block]), heads, batch)
+    return lambda meta: (_cdiv(length, meta[block]), heads, batch)
 '''
 
 
 _LAUNCH_REST = '''
 
-def _launch(kernel, name, grid, <ARGUMENTS>, *arguments):
+def _launch(kernel, name, grid, <ARGUMENTS>, *arguments<BY_STATES><MOST_ROWS>):
     """Run a kernel, specialised by the widths of <WIDTHS>."""
     <NAMES> = <SIZES>
     <BLOCK_NAMES> = <BLOCKS_OF>
-    _tuned(kernel, name, <ROWS>.element_size(), max(64, <BLOCK_NAMES>))[grid](
+    widest = max(64, <BLOCK_NAMES>)
+    if _in_c(<ROWS>):
+        run = functools.partial(_for(kernel, <ROWS>)[grid], tile=_c_tile(widest<THE_MOST>))
+    else:
+        run = _tuned(kernel, name, <ROWS>.element_size(), widest<THE_STATES><THE_MOST>)[grid]
+    run(
         *arguments,
         GROUP=<ROWS>.shape[1] // <COLUMN>.shape[1],
         <CONSTANTS>,
@@ -241,14 +254,14 @@ _SUMS = '''
 _MARGIN = <MARGIN>  # a tile may end so far beyond the last row or key
 
 
-def _sums_by_offset(batch, heads, n, m, device):
+def _sums_by_offset(batch, heads, n, m, device, dtype):
     """Room for sums by r - c + m - 1, three lines for each program that shares a head's rows.
 
     Each program adds in its own lines, so that the order of all additions is fixed.
     """
     length = n + m + 2 * _MARGIN
     pairs = max(1, batch * heads)
-    programs = min(triton.cdiv(n, 64), triton.cdiv(1024, pairs), (1 << 26) // (3 * pairs * length))
-    lines = torch.zeros(batch, heads, 3 * max(1, programs), length, device=device)
+    programs = min(_cdiv(n, 64), _cdiv(1024, pairs), (1 << 26) // (3 * pairs * length))
+    lines = torch.zeros(batch, heads, 3 * max(1, programs), length, device=device, dtype=dtype)
     return lines[..., _MARGIN:]
 '''

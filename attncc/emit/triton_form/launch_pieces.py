@@ -18,8 +18,6 @@ WITH_LISTS = (
         ]
 """,
     ),
-    ("*arguments):", "*arguments, most_rows=256):"),
-    ("max(64, <BLOCK_NAMES>))[grid](", "max(64, <BLOCK_NAMES>), most_rows)[grid]("),
     (
         """\
 @functools.cache
@@ -67,14 +65,14 @@ LAUNCH_IN_PIECES = '''
 
 def _grid(length, block, heads, batch, classes=1):
     """One program for every tile of each class of an axis, every head and every batch entry."""
-    return lambda meta: (triton.cdiv(length, meta[block]) * classes, heads, batch)
+    return lambda meta: (_cdiv(length, meta[block]) * classes, heads, batch)
 '''
 
 ROOM = '''
 
 def _gradient_room(x, adds):
     """Room for a gradient, or for several kernels that add to it."""
-    return x.new_zeros(x.shape, dtype=torch.float32) if adds else x.new_empty(x.shape)
+    return x.new_zeros(x.shape, dtype=_wide(x.dtype)) if adds else x.new_empty(x.shape)
 '''
 
 CLASSES = '''

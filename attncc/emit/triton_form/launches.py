@@ -74,13 +74,13 @@ class Launches(ListedLaunches):
             self._print_room_for_sums(writer, "zeros")
         with writer.block("else:  # not read"):
             for node in self.forward.sweeps[0].reductions:
-                writer.line(f"{node.name}_state = {self.core.rows}.new_empty(0, dtype=torch.float32)")
+                writer.line(f"{node.name}_state = {self.core.rows}.new_empty(0, dtype={self.wide})")
 
     def _print_room_for_sums(self, writer: Writer, how: str) -> None:
         """Room for sums that kernels hand on."""
         for node in self.forward.sweeps[0].reductions:
             width = f", {self.core.values}.shape[-1]" if is_vector(node) else ""
-            made = f"{self.core.rows}.new_{how}(batch, heads, n{width}, dtype=torch.float32)"
+            made = f"{self.core.rows}.new_{how}(batch, heads, n{width}, dtype={self.wide})"
             writer.line(f"{node.name}_state = {made}")
 
     def _print_taken_rows(self, writer: Writer, piece: KernelPiece, *kernels: Kernel) -> None:

@@ -32,7 +32,7 @@ class ListedLaunches(SumLaunches):
     def _print_room_for_states(self, writer: Writer) -> None:
         for node in self.forward.sweeps[0].reductions:
             width = f", {self.core.values}.shape[-1]" if Axis.VALUE in node.axes else ""
-            made = f"{self.core.rows}.new_empty(batch, heads, n{width}, dtype=torch.float32)"
+            made = f"{self.core.rows}.new_empty(batch, heads, n{width}, dtype={self.wide})"
             writer.line(f"{node.name}_state = {made}")
 
 
@@ -123,7 +123,7 @@ class _PassLaunches:
         how = "new_zeros" if self.piece.adds and not self.is_forward else "new_empty"
         if self._adds_heads(axis):
             width = f", {name}.shape[-1]" if self._operand_of(name).kind.is_vector else ""
-            return f"{name}.{how}(batch, heads, {slots}{width}, dtype=torch.float32)"
+            return f"{name}.{how}(batch, heads, {slots}{width}, dtype=_wide({name}.dtype))"
         return f"{name}.{how}(*{name}.shape[:2], {slots}, *{name}.shape[3:])"
 
     def _operand_of(self, gradient: str) -> Operand:

@@ -46,7 +46,7 @@ class Prepared(Launches):
         asked = {name for piece in self.listed if piece.listing is not None for name in piece.listing.tables}
         for each in self.core.operands:
             if not each.kind.is_vector and not each.kind.is_fact:
-                number = "" if each.name in asked or each.exact else ".float()"
+                number = "" if each.name in asked or each.exact else f".to({self.wide})"
                 writer.line(f"{each.name} = {each.name}{number}.contiguous()")
 
     def print_channels(self, writer: Writer, *kernels: Kernel) -> None:
@@ -62,7 +62,8 @@ class Prepared(Launches):
         writer.line(f"{names}{',' * (len(uniform) == 1)} = _kernel_numbers({self._sizes()}, {scale}, kv_lengths)")
         for node in uniform:
             if self.tables()[node.name]:
-                writer.line(f"{node.name} = {node.name}[..., 0, 0].expand(batch, heads).float().contiguous()")
+                wide = f".to({self.wide}).contiguous()"
+                writer.line(f"{node.name} = {node.name}[..., 0, 0].expand(batch, heads){wide}")
 
     def print_places(self, writer: Writer) -> None:
         places = f"{self.core.rows}, {self.column()}, q_start, q_starts, kv_lengths"

@@ -57,11 +57,6 @@ def _tiles(name, element_size, width, by_states, most_rows=256):
         "def _tuned(kernel, name, element_size, width, by_states, most_rows):",
     ),
     ("def _tuned(kernel, name, element_size, width):", "def _tuned(kernel, name, element_size, width, by_states):"),
-    ("*arguments, most_rows=256):", "*arguments, by_states=False, most_rows=256):"),
-    ("*arguments):", "*arguments, by_states=False):"),
-    ("), most_rows)[grid](", "), by_states, most_rows)[grid]("),
-    ("))[grid](", "), by_states)[grid]("),
-    ("        enable_fp_fusion=True,\n", "        BY_STATES=by_states,\n        enable_fp_fusion=True,\n"),
 )
 
 PLAIN_TILES = '''
@@ -121,6 +116,8 @@ def _chunk(name, <ARGUMENTS><MOST_ROWS>):
     """The tile of a kernel that leaves full tiles to sums."""
     <NAMES> = <SIZES>
     width = max(64, <BLOCKS_OF>)
+    if _in_c(<ROWS>):
+        return _c_tile(width<THE_MOST>)
     return _tiles(name, <ROWS>.element_size(), width, True<THE_MOST>)[0]
 
 
@@ -128,15 +125,15 @@ def _rooms(tile, rows_fixed, n, m, parts, slides, <ARGUMENTS>):
     """Room for the sums of every term, one after the other, of so many heads and parts."""
     <TERM_NAMES> = <TERM_SIZES>
     rows, columns = tile[:2]
-    tiles, others = triton.cdiv(n, rows), triton.cdiv(m, columns)
+    tiles, others = _cdiv(n, rows), _cdiv(m, columns)
     tiles, others = (tiles, others) if rows_fixed else (others, tiles)
-    device = <ROWS>.device
+    kind = {"device": <ROWS>.device, "dtype": _wide(<ROWS>.dtype)}
     for term, widths in enumerate(<TERMS>):
         last = widths[-1] if widths else 1
         blocks = {"BLOCK_W": min(64, _block(last)), "BLOCK_E": min(64, _block(e))}
         blocks |= {"BLOCK_M": rows, "BLOCK_N": columns}
-        values = triton.cdiv(e, blocks["BLOCK_E"]) * blocks["BLOCK_E"]
-        padded = triton.cdiv(last, blocks["BLOCK_W"]) * blocks["BLOCK_W"]
+        values = _cdiv(e, blocks["BLOCK_E"]) * blocks["BLOCK_E"]
+        padded = _cdiv(last, blocks["BLOCK_W"]) * blocks["BLOCK_W"]
         of_channel = max(1, parts * tiles * math.prod(widths[1:-1]) * padded * values)
         first = widths[0] if len(widths) > 1 else 1
         span = min(first, max(16, _MOST_SUMS // of_channel))
@@ -146,10 +143,10 @@ def _rooms(tile, rows_fixed, n, m, parts, slides, <ARGUMENTS>):
             kept = others if slides else 0
             yield _Room(
                 term, widths, group, own, tiles, others, blocks,
-                torch.empty(parts, tiles, features, values, device=device),
-                torch.empty(parts, tiles, features, device=device),
-                torch.empty(parts, kept, features, values, device=device),
-                torch.empty(parts, kept, features, device=device),
+                torch.empty(parts, tiles, features, values, **kind),
+                torch.empty(parts, tiles, features, **kind),
+                torch.empty(parts, kept, features, values, **kind),
+                torch.empty(parts, kept, features, **kind),
             )  # fmt: skip
 
 
@@ -158,7 +155,7 @@ def _runs_of(kernel, tile, count, heads, batch, classes, segments, *arguments):
     starts = arguments[0]
     runs = starts.new_zeros(batch, heads, classes, segments, count, 2)
     blocks = {"BLOCK_M": tile[0], "BLOCK_N": tile[1]}
-    kernel[(count * classes, heads, batch)](runs, *arguments, **blocks, num_warps=1)
+    _for(kernel, starts)[(count * classes, heads, batch)](runs, *arguments, **blocks, num_warps=1)
     return runs
 
 
@@ -177,6 +174,7 @@ def _launch_sums(kernel, grid, each, factor, <ARGUMENTS>, *arguments):
         "WIDTH": each.widths[factor] if each.widths else 1,
         **each.blocks,
     }
+    kernel = _for(kernel, <ROWS>)
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     crosses = factor % max(1, len(each.widths)) < len(each.widths) - 1  # sums that lie apart
     warps = 8 if crosses and torch.version.hip is None else 4

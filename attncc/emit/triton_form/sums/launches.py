@@ -56,7 +56,7 @@ class SumLaunches(LaunchShapes):
         """The runs of every tile, which kernels of sums read."""
         rows = runs.rows_fixed
         block = "tile[0]" if rows else "tile[1]"
-        count = f"triton.cdiv({self.longest(piece, runs.fixed)}, {block})"
+        count = f"_cdiv({self.longest(piece, runs.fixed)}, {block})"
         heads = "heads" if running.ranges_read_head else "1"
         classes = f"classes{piece.name}.shape[2]" if piece.layouts else "1"
         m = f"places{piece.name}.shape[0]" if piece.compacts else "m"

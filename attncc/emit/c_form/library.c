@@ -1,0 +1,348 @@
+// What kernels in C are made of: numbers of all types, vectors of tokens, products of tiles.
+// Sums and scores are `real`: double where inputs are double, else float.
+
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef DOUBLE
+typedef double real;
+#else
+typedef float real;
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define R(x) ((real)(x))
+
+typedef struct { int x, y, z; } Grid;
+
+// --- numbers ----------------------------------------------------------------------------------
+
+typedef struct { uint16_t bits; } bf16;
+typedef struct { uint16_t bits; } fp16;
+
+INLINE float float_of_bits(uint32_t bits)
+{
+    union { uint32_t bits; float number; } each = {.bits = bits};
+    return each.number;
+}
+
+INLINE uint32_t bits_of_float(float x)
+{
+    union { float number; uint32_t bits; } each = {.number = x};
+    return each.bits;
+}
+
+INLINE float from_bf16(bf16 x) { return float_of_bits((uint32_t)x.bits << 16); }
+
+// Rounded to the nearest, to even where two are as near; NaN stays NaN.
+INLINE bf16 to_bf16(real x)
+{
+    const uint32_t bits = bits_of_float((float)x);
+    const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    return (bf16){(uint16_t)(x != x ? (bits >> 16) | 64 : rounded)};
+}
+
+#if defined(__FLT16_MANT_DIG__)
+INLINE float from_fp16(fp16 x)
+{
+    union { uint16_t bits; _Float16 number; } each = {.bits = x.bits};
+    return (float)each.number;
+}
+
+INLINE fp16 to_fp16(real x)
+{
+    union { _Float16 number; uint16_t bits; } each = {.number = (_Float16)(float)x};
+    return (fp16){each.bits};
+}
+#else
+INLINE float from_fp16(fp16 x)
+{
+    const uint32_t sign = (uint32_t)(x.bits & 0x8000) << 16, rest = x.bits & 0x7FFF;
+    if (rest >= 0x7C00) return float_of_bits(sign | 0x7F800000 | (rest & 0x3FF) << 13);
+    return float_of_bits(sign | bits_of_float(float_of_bits(rest << 13) * 0x1p112f));
+}
+
+INLINE fp16 to_fp16(real x)
+{
+    const uint32_t bits = bits_of_float((float)x);
+    const uint32_t sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF;
+    if (rest > 0x7F800000) return (fp16){(uint16_t)(sign | 0x7E00)};
+    if (rest >= 0x477FF000) return (fp16){(uint16_t)(sign | 0x7C00)};
+    if (rest < 0x38800000)  // too small for an exponent of its own
+        return (fp16){(uint16_t)(sign | (uint32_t)nearbyintf(float_of_bits(rest) * 0x1p24f))};
+    return (fp16){(uint16_t)(sign | (rest - 0x38000000 + 0xFFF + (rest >> 13 & 1)) >> 13)};
+}
+#endif
+
+INLINE float from_float(float x) { return x; }
+INLINE double from_double(double x) { return x; }
+INLINE int from_byte(uint8_t x) { return x; }
+INLINE int from_signed_byte(int8_t x) { return x; }
+INLINE int from_short(int16_t x) { return x; }
+INLINE int from_int(int32_t x) { return x; }
+INLINE int64_t from_long(int64_t x) { return x; }
+INLINE float to_float(real x) { return (float)x; }
+INLINE double to_double(real x) { return (double)x; }
+INLINE int32_t to_int(int64_t x) { return (int32_t)x; }
+INLINE int64_t to_long(int64_t x) { return x; }
+
+#define number_of(x) \
+    _Generic((x), bf16: from_bf16, fp16: from_fp16, float: from_float, double: from_double, \
+             uint8_t: from_byte, int8_t: from_signed_byte, int16_t: from_short, \
+             int32_t: from_int, int64_t: from_long)(x)
+#define element_of(type, x) \
+    _Generic((type){0}, bf16: to_bf16, fp16: to_fp16, float: to_float, double: to_double, \
+             int32_t: to_int, int64_t: to_long)(x)
+#define put(type, place, x) ((place) = element_of(type, x))
+#define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
+#define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+#define larger(a, b) ((a) > (b) ? (a) : (b))
+#define smaller(a, b) ((a) < (b) ? (a) : (b))
+#define clamped(index, size) smaller(larger(index, 0), (size) - 1)
+#define ceil_div(a, b) (((a) + (b) - 1) / (b))
+#define floor_mod(a, b) ((((a) % (b)) + (b)) % (b))
+#define floor_div(a, b) (((a) - floor_mod(a, b)) / (b))
+
+// Whether a number is in a list, of which entries stand every so many numbers; below 0 is none.
+INLINE int is_named(int64_t x, const int32_t *list, int count, int64_t step)
+{
+    int found = 0;
+    for (int at = 0; at < count; at++) found |= x == list[at * step];
+    return found & (x >= 0);
+}
+
+// --- functions --------------------------------------------------------------------------------
+
+#ifdef DOUBLE
+INLINE real exp2_of(real x) { return exp2(x); }
+INLINE real exp_of(real x) { return exp(x); }
+INLINE real log_of(real x) { return log(x); }
+INLINE real log2_of(real x) { return log2(x); }
+INLINE real sqrt_of(real x) { return sqrt(x); }
+INLINE real cos_of(real x) { return cos(x); }
+INLINE real sin_of(real x) { return sin(x); }
+INLINE real erf_of(real x) { return erf(x); }
+INLINE real floor_of(real x) { return floor(x); }
+INLINE real tanh_of(real x) { return tanh(x); }
+#else
+// 2^x to 2 units in the last place, in operations that compilers make vectors of: a power of two
+// by its exponent, times a polynomial within half a step. Below 2^-126.5 it is 0.
+INLINE float exp2_of(float x)
+{
+    const float within = x < -127.0f ? -127.0f : (x > 128.0f ? 128.0f : x);
+    const float whole = rintf(within);
+    const float rest = within - whole;
+    float p = 1.5403530e-4f;
+    p = p * rest + 1.3333558e-3f;
+    p = p * rest + 9.6181291e-3f;
+    p = p * rest + 5.5504109e-2f;
+    p = p * rest + 2.4022651e-1f;
+    p = p * rest + 6.9314718e-1f;
+    p = p * rest + 1.0f;
+    return p * float_of_bits((uint32_t)((int32_t)whole + 127) << 23);  // at -127 the power is 0
+}
+
+// e^x in the same way: ln 2 is taken off in two parts.
+INLINE float exp_of(float x)
+{
+    const float within = x < -88.1f ? -88.1f : (x > 88.8f ? 88.8f : x);
+    const float whole = rintf(within * 1.44269504f);
+    const float rest = (within - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    float p = 1.9875691e-4f;
+    p = p * rest + 1.3981999e-3f;
+    p = p * rest + 8.3334519e-3f;
+    p = p * rest + 4.1665796e-2f;
+    p = p * rest + 1.6666665e-1f;
+    p = p * rest + 5.0000001e-1f;
+    p = p * rest * rest + rest + 1.0f;
+    return p * float_of_bits((uint32_t)((int32_t)whole + 127) << 23);
+}
+
+INLINE real log_of(real x) { return logf(x); }
+INLINE real log2_of(real x) { return log2f(x); }
+INLINE real sqrt_of(real x) { return sqrtf(x); }
+INLINE real cos_of(real x) { return cosf(x); }
+INLINE real sin_of(real x) { return sinf(x); }
+INLINE real erf_of(real x) { return erff(x); }
+INLINE real floor_of(real x) { return floorf(x); }
+
+INLINE real tanh_of(real x)
+{
+    const real size = x < 0 ? -x : x;
+    const real shrink = exp_of(R(-2) * size);
+    const real large = (x < 0 ? R(-1) : R(1)) * (1 - shrink) / (1 + shrink);
+    const real square = x * x;  // below 1/8 the first terms of the series are exact to float
+    const real rest = R(1.0 / 3) - square * (R(2.0 / 15) - square * R(17.0 / 315));
+    const real small = x * (1 - square * rest);
+    return size < R(0.125) ? small : large;
+}
+#endif
+
+INLINE real abs_of(real x) { return x < 0 ? -x : x; }
+INLINE real square_of(real x) { return x * x; }
+INLINE real sigmoid_of(real x)
+{
+    const real shrink = exp_of(-abs_of(x));
+    return (x < 0 ? shrink : R(1)) / (1 + shrink);
+}
+INLINE real silu_of(real x) { return x * sigmoid_of(x); }
+INLINE real gelu_of(real x) { return R(0.5) * x * (1 + erf_of(x * R(0.7071067811865476))); }
+INLINE real softplus_of(real x)
+{
+#ifdef DOUBLE
+    return (x > 0 ? x : 0) + log1p(exp(-abs_of(x)));
+#else
+    return (x > 0 ? x : 0) + log1pf(exp_of(-abs_of(x)));
+#endif
+}
+INLINE real elu_of(real x)
+{
+#ifdef DOUBLE
+    return x > 0 ? x : expm1(x);
+#else
+    const real half = tanh_of(R(0.5) * (x < 0 ? x : 0));
+    return x > 0 ? x : 2 * half / (1 - half);
+#endif
+}
+INLINE real elu_plus_one_of(real x) { return x > 0 ? x + 1 : exp_of(x < 0 ? x : 0); }
+INLINE real sign_of(real x) { return x > 0 ? R(1) : (x < 0 ? R(-1) : R(0)); }
+INLINE real power_of(real base, real exponent) { return exp2_of(exponent * log2_of(base)); }
+INLINE real inverse_of(real x) { return x == 0 ? R(0) : 1 / x; }
+INLINE real log_or_none_of(real x) { return x > 0 ? log_of(x) : -(real)INFINITY; }
+
+// --- vectors of tokens --------------------------------------------------------------------------
+
+typedef struct { const real *at; int64_t step; } Rows;
+
+// Copies `lanes` vectors into a tile, as wide as `block`: 0 beyond their width and where not seen.
+#define COPY(type) \
+    INLINE Rows copy_##type(real *room, const type *start, int64_t stride, const int *seen, \
+                            const int lanes, const int width, const int block) \
+    { \
+        for (int r = 0; r < lanes; r++) { \
+            real *to = room + (int64_t)r * block; \
+            const type *from = start + r * stride; \
+            const int own = seen && !seen[r] ? 0 : (width < block ? width : block); \
+            for (int x = 0; x < own; x++) to[x] = (real)number_of(from[x]); \
+            for (int x = own; x < block; x++) to[x] = 0; \
+        } \
+        return (Rows){room, block}; \
+    }
+COPY(bf16)
+COPY(fp16)
+COPY(float)
+COPY(double)
+
+// Vectors of `real` stay where they are when all of them are seen and as wide as the tile.
+INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const int *seen,
+                         const int lanes, const int width, const int block)
+{
+    int all = 1;
+    for (int r = 0; seen && r < lanes; r++) all &= seen[r];
+    if (all && width >= block) return (Rows){start, stride};
+#ifdef DOUBLE
+    return copy_double(room, start, stride, seen, lanes, width, block);
+#else
+    return copy_float(room, start, stride, seen, lanes, width, block);
+#endif
+}
+
+#ifdef DOUBLE
+#define load_rows(type, ...) \
+    _Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
+             double: rows_of_real)(__VA_ARGS__)
+#else
+#define load_rows(type, ...) \
+    _Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: rows_of_real, \
+             double: copy_double)(__VA_ARGS__)
+#endif
+
+#define copy_rows(type, ...) \
+    (void)_Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
+                   double: copy_double)(__VA_ARGS__)
+
+// The transpose of a tile of vectors.
+INLINE void turn(const int rows, const int columns, const real *from, int64_t row, int64_t column,
+                 real *to)
+{
+    for (int r = 0; r < rows; r++)
+        for (int x = 0; x < columns; x++) to[x * rows + r] = from[r * row + x * column];
+}
+
+// --- products -----------------------------------------------------------------------------------
+
+#if defined(__AVX512F__)
+#define VECTOR 64
+#define VECTORS 4  // side by side in one block of sums, which stays in registers
+#elif defined(__AVX2__)
+#define VECTOR 32
+#define VECTORS 2
+#else
+#define VECTOR 16
+#define VECTORS 4
+#endif
+#define ROWS 6  // of a block of sums that is as wide as can be
+#define LANES (VECTOR / (int)sizeof(real))
+typedef real vector __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
+
+// The block of rows and vectors whose sums stay in registers.
+INLINE void multiply_block(const int rows, const int vectors, const int inner, const real *a,
+                           int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
+                           real *out, int64_t out_step, const int adds)
+{
+    vector sums[8][4];
+    _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
+        _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++) {
+            const vector *before = (const vector *)(out + i * out_step + j * LANES);
+            sums[i][j] = adds ? *before : (vector){0};
+        }
+    for (int k = 0; k < inner; k++) {
+        vector own[4];
+        _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
+            own[j] = *(const vector *)(b + k * b_step + j * LANES);
+        _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++) {
+            const real x = a[i * a_row + k * a_inner];
+            _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++) sums[i][j] += x * own[j];
+        }
+    }
+    _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
+        _Pragma("GCC unroll 4") for (int j = 0; j < vectors; j++)
+            *(vector *)(out + i * out_step + j * LANES) = sums[i][j];
+}
+
+INLINE void multiply_columns(const int vectors, const int rows, const int inner, const real *a,
+                             int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
+                             real *out, int64_t out_step, const int adds)
+{
+    const int most = smaller(ROWS * VECTORS / vectors, 8);
+    int i = 0;
+    for (; i + most <= rows; i += most)
+        multiply_block(most, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
+                       out + i * out_step, out_step, adds);
+    for (; i + 4 <= rows; i += 4)
+        multiply_block(4, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
+                       out + i * out_step, out_step, adds);
+    for (; i < rows; i++)
+        multiply_block(1, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
+                       out + i * out_step, out_step, adds);
+}
+
+// out[i][j] = sum over k of a[i][k] b[k][j], or added to it: [rows, inner] by [inner, columns], of
+// which `columns` is a multiple of LANES and lies side by side in b and out.
+INLINE void multiply(const int rows, const int inner, const int columns, const real *a,
+                     int64_t a_row, int64_t a_inner, const real *b, int64_t b_step, real *out,
+                     int64_t out_step, const int adds)
+{
+    int j = 0;
+    for (; j + VECTORS * LANES <= columns; j += VECTORS * LANES)
+        multiply_columns(VECTORS, rows, inner, a, a_row, a_inner, b + j, b_step, out + j,
+                         out_step, adds);
+    for (; VECTORS > 2 && j + 2 * LANES <= columns; j += 2 * LANES)
+        multiply_columns(2, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
+    for (; j + LANES <= columns; j += LANES)
+        multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
+}

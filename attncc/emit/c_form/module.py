@@ -1,0 +1,75 @@
+"""The text of a module → the same module with its kernels in C, and what compiles and runs these."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+
+from attncc.emit.c_form.source import CKernel, kernels_in_c
+from attncc.emit.finish import finish
+from attncc.emit.render import render
+from attncc.emit.triton_form.library import ALWAYS, OPTIONAL
+from attncc.emit.writer import literal
+
+_IMPORTS = (
+    "contextlib",
+    "ctypes",
+    "functools",
+    "hashlib",
+    "itertools",
+    "os",
+    "pathlib",
+    "platform",
+    "shutil",
+    "subprocess",
+    "tempfile",
+    "warnings",
+)
+_PLAIN_IMPORT = re.compile(r"^import (\w+)$", re.MULTILINE)
+_DEFINED = re.compile(r"^def (\w+)\(", re.MULTILINE)
+_FROM = "from typing import NamedTuple\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A kernel as the template writes it."""
+
+    name: str
+    arguments: str
+    whole: str
+    constants: str
+    text: str
+
+
+def with_kernels_in_c(text: str, *, wanted: bool = True) -> str:
+    """A module with a section of kernels in C, if it has kernels; where none are wanted, one that says so."""
+    if "\nif triton is not None:\n" not in text:
+        return text
+    if not wanted:
+        return f"{text.rstrip()}\n\n\n{render('no_c_form.py.jinja', {}).strip()}\n"
+    library = {name for helper in (ALWAYS, *OPTIONAL.values()) for name in _DEFINED.findall(helper)}
+    kernels = [_entry(each) for each in kernels_in_c(text, library)]
+    section = finish(render("c_form.py.jinja", {"library": _library(), "kernels": kernels}))
+    return f"{_with_imports(text).rstrip()}\n\n\n{section.strip()}\n"
+
+
+def _entry(kernel: CKernel) -> _Entry:
+    arguments, whole, constants = (
+        literal(" ".join(each)) for each in (kernel.arguments, kernel.whole, kernel.constants)
+    )
+    return _Entry(kernel.name, arguments, whole, constants, kernel.text)
+
+
+def _library() -> str:
+    return resources.files("attncc.emit").joinpath("c_form", "library.c").read_text(encoding="utf-8")
+
+
+def _with_imports(text: str) -> str:
+    """The text with what the section imports among its own imports of whole modules."""
+    head, rest = text.split(_FROM, 1)
+    own: list[str] = _PLAIN_IMPORT.findall(head)
+    before = head[: head.index(f"import {own[0]}\n")] if own else head
+    after = _PLAIN_IMPORT.sub("", head[len(before) :]).strip("\n")
+    imports = "".join(f"import {name}\n" for name in sorted({*own, *_IMPORTS}))
+    return f"{before}{imports}{after}{chr(10) * bool(after)}{_FROM}{rest}"

@@ -1,0 +1,163 @@
+"""The text of a module with Triton kernels → the same kernels in C, and what a caller has to know of each."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from attncc.emit.c_form.body import FunctionTranslator
+from attncc.emit.c_form.expressions import function_of
+from attncc.emit.c_form.reading import Called, c_name, is_constant, nodes_of
+from attncc.emit.c_form.text import CText
+from attncc.emit.c_form.values import INT, REAL, Variable, address_type
+
+_SIZE = re.compile(r"_size_\d+$")  # of an axis of a table
+
+
+@dataclass(frozen=True, slots=True)
+class CKernel:
+    """One kernel in C.
+
+    Attributes:
+        name: its name in Triton's text, without the underscore.
+        arguments: the names of what it is given, in order, without what is known when it is compiled.
+        whole: those of them that are whole numbers.
+        constants: the names of what is.
+        text: its functions.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    whole: tuple[str, ...]
+    constants: tuple[str, ...]
+    text: str
+
+
+def kernels_in_c(text: str, library: Iterable[str]) -> tuple[CKernel, ...]:
+    """Every kernel of a module.
+
+    Args:
+        text: the module.
+        library: the names of the helpers that have a counterpart in C.
+    """
+    text = _guarded(text)
+    functions = {each.name: each for each in ast.parse(text).body if isinstance(each, ast.FunctionDef)}
+    known = set(library)
+    comments = _comments_of(text)
+    kernels = {name: node for name, node in functions.items() if _is_kernel(node)}
+    others = {name: node for name, node in functions.items() if name not in kernels and name not in known}
+    return tuple(_kernel(node, others, comments) for node in kernels.values())
+
+
+def _guarded(text: str) -> str:
+    """What stands where triton is known to be there, at the depth of a module."""
+    found: list[str] = []
+    inside = False
+    for line in text.split("\n"):
+        inside = line == "if triton is not None:" or (inside and (not line or line.startswith(" ")))
+        found += [line[4:]] if inside and line[:2] != "if" else []
+    return "\n".join(found)
+
+
+def _comments_of(text: str) -> dict[int, str]:
+    """The comments by line; kernels have no strings with a `#`."""
+    found = ((at, line.partition("#")[2].strip()) for at, line in enumerate(text.split("\n"), 1) if "#" in line)
+    return {at: comment for at, comment in found if comment != "fmt: skip"}
+
+
+def _is_kernel(node: ast.FunctionDef) -> bool:
+    return node.name.rstrip("_0123456789").endswith("_kernel")
+
+
+def _kernel(node: ast.FunctionDef, others: Mapping[str, ast.FunctionDef], comments: Mapping[int, str]) -> CKernel:
+    called = {name: Called(others[name]) for name in _called_by(node, others)}
+    everything = [node, *(each.node for each in called.values())]
+    constants = frozenset(
+        argument.arg
+        for each in everything
+        for argument in each.args.args
+        if is_constant(argument) and argument.arg != "MASKED"
+    )
+    arguments = [each.arg for each in node.args.args if not is_constant(each)]
+    parameters = {name: _parameter(name, node, everything) for name in arguments if not name.endswith("_strides")}
+    translated = FunctionTranslator(node, parameters, called, constants, comments).translate()
+    text = CText()
+    for each in called.values():
+        text.lines([*each.lines, ""])
+    _document(text, node)
+    own = [_declared(name, parameters.get(name)) for name in arguments]
+    text.line(f"static void {c_name(node.name)}(const Grid program, const Grid programs, {', '.join(own)})")
+    text.lines(["{", *translated, "}", ""])
+    _entry(text, c_name(node.name), arguments, own)
+    own_constants = tuple(each.arg for each in node.args.args if is_constant(each) and each.arg != "PRECISION")
+    whole = tuple(name for name, each in parameters.items() if each.ctype == INT)
+    return CKernel(c_name(node.name), tuple(arguments), whole, own_constants, "\n".join(text.written) + "\n")
+
+
+def _called_by(node: ast.FunctionDef, others: Mapping[str, ast.FunctionDef]) -> list[str]:
+    names = [function_of(each) for each in nodes_of(node) if isinstance(each, ast.Call)]
+    return list(dict.fromkeys(name for name in names if name in others))
+
+
+def _document(text: CText, node: ast.FunctionDef) -> None:
+    said = ast.get_docstring(node)
+    if said:
+        text.line(f"// {said}")
+
+
+def _parameter(name: str, node: ast.FunctionDef, everything: list[ast.FunctionDef]) -> Variable:
+    if name.endswith("_ptr"):
+        of = name.removesuffix("_ptr")
+        return Variable(c_name(name), (), address_type(of), of=of)
+    is_whole = (
+        name.isupper()
+        or _SIZE.search(name)
+        or name in _whole_names(node)
+        or any(_counts(each, name) for each in everything)
+    )
+    return Variable(c_name(name), (), INT if is_whole else REAL)
+
+
+def _whole_names(node: ast.FunctionDef) -> set[str]:
+    """The arguments that Triton does not specialise: lengths, positions and counts."""
+    decorators = [each for each in node.decorator_list if isinstance(each, ast.Call)]
+    constants = [each for decorator in decorators for each in ast.walk(decorator) if isinstance(each, ast.Constant)]
+    return {str(each.value) for each in constants}
+
+
+def _counts(node: ast.FunctionDef, name: str) -> bool:
+    """Whether a function counts with an argument: divides by it, compares it, or holds an index to it."""
+    for each in nodes_of(node):
+        match each:
+            case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), left=left, right=right):
+                if _is(left, name) or _is(right, name):
+                    return True
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                if _is(left, name) or _is(right, name):
+                    return True
+            case ast.Call(func=ast.Name(id="_clamp" | "_is_named"), args=[*_, size]):
+                if _is(size, name):
+                    return True
+    return False
+
+
+def _is(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _declared(name: str, parameter: Variable | None) -> str:
+    return f"const int64_t *{name}" if parameter is None else parameter.parameter
+
+
+def _entry(text: CText, name: str, arguments: list[str], declared: list[str]) -> None:
+    """The function that the module calls: every program, by several threads."""
+    given = [each.replace("real ", "double ") if each.startswith("real ") else each for each in declared]
+    text.line(f"void run(const Grid programs, const int threads, {', '.join(given)})")
+    with text.braces():
+        text.line("#pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)")
+        for axis in "zyx":
+            text.line(f"for (int {axis} = 0; {axis} < programs.{axis}; {axis}++)")
+        names = ", ".join(c_name(each) for each in arguments)
+        text.line(f"    {name}((Grid){{x, y, z}}, programs, {names});")

@@ -1,0 +1,104 @@
+"""Kernels in C on a machine: without a compiler, by several processes, with sanitizers, and what callers may say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncc.emit.c_form.expressions import Untranslatable
+from attncc.emit.c_form.source import kernels_in_c
+from tests.modules import SMALL, Built, build_file
+
+CALL = """
+import sys, torch, importlib.util, warnings
+spec = importlib.util.spec_from_file_location("module", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+sys.modules["module"] = module
+spec.loader.exec_module(module)
+torch.manual_seed(0)
+for n, m, d, e in ((1, 1, 1, 1), (7, 33, 5, 3), (65, 70, 16, 15)):
+    q, k, v = torch.randn(1, 2, n, d), torch.randn(1, 1, m, d), torch.randn(1, 1, m, e)
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    out = {form: module.attention(q, k, v, form=form) for form in (None, "torch")}
+    grads = [torch.autograd.grad(each.sum(), (q, k, v)) for each in out.values()]
+    for found, expected in zip((out[None], *grads[0]), (out["torch"], *grads[1]), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+print("equal")
+"""
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build_file("sliding_window", tmp_path_factory.mktemp("window"), in_c=True, **SMALL["sliding_window"])
+
+
+def _run(built: Built, cache: Path, **variables: str) -> subprocess.Popen[str]:
+    file = built.module.__file__
+    assert file is not None
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache), "ATTNCC_TARGET": "c", "ATTNCC_CFLAGS": "-O1"} | variables
+    return subprocess.Popen(
+        [sys.executable, "-c", CALL, file],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_several_processes_compile_at_once(window: Built, tmp_path: Path) -> None:
+    running = [_run(window, tmp_path) for _ in range(2)]
+    said = [each.communicate() for each in running]
+    assert [out for out, _ in said] == ["equal\n"] * 2, said
+    assert [each.suffix for each in (tmp_path / "attncc" / "c").iterdir()] == [".so"] * 4  # three kernels and a probe
+
+
+def test_without_a_compiler_torch_serves(window: Built, tmp_path: Path) -> None:
+    out, error = _run(window, tmp_path, PATH=str(tmp_path), CC="").communicate()
+    assert out == "equal\n", error
+    assert error.count("no C compiler is found: attention runs in torch on the CPU, which is slower") == 1
+
+
+def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    """Addresses and undefined behaviour, in the shapes of CALL."""
+    gcc = shutil.which("gcc")
+    assert gcc is not None, "the sanitizers are gcc's"
+    found = subprocess.run([gcc, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    flags = "-O0 -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Werror -Wno-unused"
+    variables: Mapping[str, str] = {
+        "CC": gcc,
+        "ATTNCC_CFLAGS": flags,
+        "LD_PRELOAD": found.stdout.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0",
+    }
+    built = build_file("sparse_strided", tmp_path, in_c=True, **SMALL["sparse_strided"])
+    out, error = _run(built, tmp_path / "cache", **variables).communicate()
+    assert out == "equal\n", error
+
+
+def test_what_callers_may_say(window: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    q = torch.randn(1, 1, 3, 8)
+    monkeypatch.setenv("ATTNCC_TARGET", "cpp")
+    with pytest.raises(ValueError, match=r"ATTNCC_TARGET.*'cpp'.*'c' or 'torch'"):
+        window.module.attention(q, q, q)
+    with pytest.raises(ValueError, match=r"form.*'cuda'.*'triton', 'c' or 'torch'"):
+        window.module.attention(q, q, q, form="cuda")
+
+
+def test_what_has_no_translation_is_said() -> None:
+    kernel = """
+if triton is not None:
+    @triton.jit
+    def _odd_kernel(x_ptr, n, BLOCK_M: tl.constexpr):
+        row = tl.program_id(0)
+        x = tl.associative_scan(row, 0, None)
+        tl.store(x_ptr + row, x)
+"""
+    with pytest.raises(Untranslatable, match="associative_scan"):
+        kernels_in_c(kernel, ())

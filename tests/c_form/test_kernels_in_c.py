@@ -1,0 +1,90 @@
+"""The C form of specs against the dense oracle: every kind of kernel, all types, odd shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from attncc.check.calls import ways_of
+from attncc.check.compare import compare
+from attncc.check.sizes import Case
+from tests.modules import SMALL, build, build_file
+from tests.random_specs import random_case
+from tests.test_random_specs import drawn, draws, picker
+
+PLAIN = Case(batch=1, heads=2, kv_heads=1, n=75, m=75, d=16, e=24, dtype=torch.float32, name="square")  # tiles: 32 x 32
+HIDDEN = replace(
+    PLAIN, batch=2, n=40, m=61, d=24, e=5, kv_lengths=(50, 0), strided=True, garbage=True, name="hidden keys, strided"
+)
+APART = replace(PLAIN, batch=2, n=67, m=49, heads=4, q_start=(5, -9), kv_heads=2, name="positions of their own")
+SHORT = replace(PLAIN, n=1, m=33, d=40, e=8, dtype=torch.bfloat16, name="bfloat16, one row")
+HALF = replace(PLAIN, n=33, m=20, d=7, dtype=torch.float16, kv_heads=2, name="float16")
+DOUBLE = replace(PLAIN, n=37, m=35, kv_heads=2, dtype=torch.float64, name="float64")
+
+# Each brings something that those before it have not.
+SPECS = {
+    "sliding_window": (HIDDEN, SHORT, HALF, DOUBLE),
+    "sparse_strided": (APART,),  # pieces in layouts, one row's sums handed on
+    "t5_bias": (APART,),  # sums by distance
+    "additive": (HIDDEN,),  # channel by channel
+    "gated_linear_vector": (HIDDEN,),  # sums with gates
+    "windowed_linear": (PLAIN,),  # sums that slide
+    "documents": (HIDDEN,),  # lists of tiles
+    "nsa": (replace(PLAIN, kv_heads=1, heads=2),),  # branches, and lists of rows
+}
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilers take half the time to make slower code."""
+    monkeypatch.setenv("ATTNCC_CFLAGS", "-O1")
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_specs(name: str, tmp_path: Path) -> None:
+    built = build_file(name, tmp_path, in_c=True, **SMALL[name])
+    for case in SPECS[name]:
+        for way in ways_of(built.module, "c"):
+            verdict = compare(built.module, built.spec, case, way)
+            assert verdict.ok, verdict.text
+
+
+@pytest.mark.parametrize("number", draws(2), ids=lambda number: f"draw-{number}")
+def test_random_specs(number: int, tmp_path: Path) -> None:
+    pick = picker(1000 + number)
+    text, built = drawn(pick, tmp_path, in_c=True)
+    verdict = compare(built.module, built.spec, random_case(pick, torch.float32, ((37, 37), (70, 41))), "c")
+    assert verdict.ok, f"{text}\n{verdict.text}"
+
+
+COMBINED = {
+    "window of residues beside marked keys, capped": """
+        attention a {
+          input marked[B, m]: bool
+          score = 4 * tanh(dot(q, k) / 4)
+          pattern = causal & (i - j < 9 | marked[j] | (i - j) % 7 == 0)
+        }""",
+    "decay by head over look-around": """
+        attention b {
+          pattern = i // 16 - j // 16 in [0, 1] & j <= i
+          weight = (1 - 2^(-3 - h))^(i - j) * dot(elu(q) + 1, elu(k) + 1)
+          normalize = max(rows, 1e-6)
+        }""",
+    "squares of far keys, counted": """
+        attention c {
+          pattern = i - j > 5 | j < 3
+          weight = relu(dot(q, k) / sqrt(d))^2 * exp(-abs(i - j) / 40)
+          normalize = count
+        }""",
+}
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_combinations(name: str, tmp_path: Path) -> None:
+    built = build(COMBINED[name], tmp_path, in_c=True)
+    for way in ways_of(built.module, "c"):
+        verdict = compare(built.module, built.spec, replace(APART, d=12, q_start=None), way)
+        assert verdict.ok, verdict.text
