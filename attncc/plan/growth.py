@@ -65,7 +65,7 @@ def _of_plan(plan: Plan, rows: Formula, keys: Formula, *, by_states: bool = True
     if plan.spec.blocks is not None:
         keys = keys / plan.spec.blocks.stride
     for _, pairs in cost(plan, in_pieces=True).pairs:
-        of_lengths = AT_MOST * rows * keys if pairs is None else sympy.sympify(pairs)
+        of_lengths = AT_MOST * rows * keys if pairs is None else pairs
         found.append(of_lengths.subs({N: rows, M: keys, HEAD: 0, HEADS: 1}, simultaneous=True))
     return found
 

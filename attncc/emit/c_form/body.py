@@ -132,14 +132,15 @@ class FunctionTranslator(TileStatements, StoreStatements):
     def _for(self, statement: ast.For) -> None:
         self.flush()
         name = name_of(statement.target)
+        own = c_name(name)
         assert isinstance(statement.iter, ast.Call)
         arguments = [self.reader.number(each) for each in statement.iter.args]
         start, stop = (scalar("0", INT), arguments[0]) if len(arguments) == 1 else arguments[:2]
-        step = f"{name} += {arguments[2].at(())}" if len(arguments) > 2 else f"{name}++"
+        step = f"{own} += {arguments[2].at(())}" if len(arguments) > 2 else f"{own}++"
         before = self.known.get(name)
-        self.known[name] = Variable(c_name(name), (), INT)
-        self.taken.add(name)
-        with self.text.block(f"for (int {name} = {start.at(())}; {name} < {stop.at((), COMPARE + 1)}; {step})"):
+        self.known[name] = Variable(own, (), INT)
+        self.taken.add(own)
+        with self.text.block(f"for (int {own} = {start.at(())}; {own} < {stop.at((), COMPARE + 1)}; {step})"):
             self._statements(statement.body)
             self.flush()
         del self.known[name]  # it is known in its loop alone
@@ -212,7 +213,7 @@ class FunctionTranslator(TileStatements, StoreStatements):
         else:
             target = self.variable(name, (), found.ctype)
         if is_new and self._is_declared_here(name):
-            self.text.line(f"{target._typed}{target.name} = {found.at(())};")
+            self.text.line(f"{target.typed}{target.name} = {found.at(())};")
             return
         if is_new:
             self.storage[target.name] = target

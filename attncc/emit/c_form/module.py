@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 
 from attncc.emit.c_form.source import CKernel, kernels_in_c
@@ -28,6 +29,7 @@ _IMPORTS = (
 )
 _PLAIN_IMPORT = re.compile(r"^import (\w+)$", re.MULTILINE)
 _DEFINED = re.compile(r"^def (\w+)\(", re.MULTILINE)
+_HELPERS = frozenset(name for helper in (ALWAYS, *OPTIONAL.values()) for name in _DEFINED.findall(helper))
 _FROM = "from typing import NamedTuple\n"
 
 
@@ -48,8 +50,7 @@ def with_kernels_in_c(text: str, *, wanted: bool = True) -> str:
         return text
     if not wanted:
         return f"{text.rstrip()}\n\n\n{render('no_c_form.py.jinja', {}).strip()}\n"
-    library = {name for helper in (ALWAYS, *OPTIONAL.values()) for name in _DEFINED.findall(helper)}
-    kernels = [_entry(each) for each in kernels_in_c(text, library)]
+    kernels = [_entry(each) for each in kernels_in_c(text, _HELPERS)]
     section = finish(render("c_form.py.jinja", {"library": _library(), "kernels": kernels}))
     return f"{_with_imports(text).rstrip()}\n\n\n{section.strip()}\n"
 
@@ -61,6 +62,7 @@ def _entry(kernel: CKernel) -> _Entry:
     return _Entry(kernel.name, arguments, whole, constants, kernel.text)
 
 
+@cache
 def _library() -> str:
     return resources.files("attncc.emit").joinpath("c_form", "library.c").read_text(encoding="utf-8")
 

@@ -100,11 +100,6 @@ def unconverted(node: ast.expr) -> ast.expr:
     return node
 
 
-def _strides(tile: Variable, turned: bool) -> tuple[str, str, str]:
-    start, first, second = tile.strides()
-    return (start, second, first) if turned else (start, first, second)
-
-
 def c_name_of(name: str, known: Mapping[str, Variable | Term]) -> str:
     found = known.get(name)
     return found.name if isinstance(found, Variable) else name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from attncc.emit.c_form.body import FunctionTranslator
@@ -35,7 +35,7 @@ class CKernel:
     text: str
 
 
-def kernels_in_c(text: str, library: Iterable[str]) -> tuple[CKernel, ...]:
+def kernels_in_c(text: str, library: Container[str]) -> tuple[CKernel, ...]:
     """Every kernel of a module.
 
     Args:
@@ -44,10 +44,9 @@ def kernels_in_c(text: str, library: Iterable[str]) -> tuple[CKernel, ...]:
     """
     text = _guarded(text)
     functions = {each.name: each for each in ast.parse(text).body if isinstance(each, ast.FunctionDef)}
-    known = set(library)
     comments = _comments_of(text)
     kernels = {name: node for name, node in functions.items() if _is_kernel(node)}
-    others = {name: node for name, node in functions.items() if name not in kernels and name not in known}
+    others = {name: node for name, node in functions.items() if name not in kernels and name not in library}
     return tuple(_kernel(node, others, comments) for node in kernels.values())
 
 

@@ -145,7 +145,8 @@ class Variable:
         return Value(self.dims, self.ctype, lambda indices: (ATOM, self.at(indices)))
 
     @property
-    def _typed(self) -> str:
+    def typed(self) -> str:
+        """Its C type, as it stands before its name."""
         return self.ctype if self.ctype.endswith("*") else f"{self.ctype} "
 
     @property
@@ -154,7 +155,7 @@ class Variable:
         if self.form is Form.ROWS:
             return f"Rows {self.name};"
         dims = reversed(self.dims) if self.pairs else self.dims
-        return f"{self._typed}{self.name}{''.join(f'[{each}]' for each in dims)};"
+        return f"{self.typed}{self.name}{''.join(f'[{each}]' for each in dims)};"
 
     @property
     def parameter(self) -> str:
@@ -163,11 +164,11 @@ class Variable:
             case Form.ROWS, _:
                 return f"const Rows {self.name}"
             case _, ():
-                return f"{self._typed}{self.name}"
+                return f"{self.typed}{self.name}"
             case _, (_,):
-                return f"{self._typed}*restrict {self.name}"
+                return f"{self.typed}*restrict {self.name}"
             case _, (_, inner):
-                return f"{self._typed}(*restrict {self.name})[{inner}]"
+                return f"{self.typed}(*restrict {self.name})[{inner}]"
         raise TypeError(f"{self.name} has {len(self.dims)} axes")
 
     def strides(self) -> tuple[str, str, str]:
