@@ -17,6 +17,9 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
+# A test says when it means kernels in C: compiling them takes long.
+os.environ.setdefault("ATTNCC_TARGET", "torch")
+
 Golden = Callable[[str, str], None]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,6 +51,7 @@ class Timing:
     median: float
     peak_bytes: int | None  # above what stood before the call; None where the system does not say
     ratio: float
+    share: float  # of the rate of a large product of matrices in the same run, counting related pairs alone
     failure: str = ""
 
     def record(self) -> dict[str, object]:
@@ -76,16 +79,20 @@ def bench(
     prepare_ours: Callable[[], Attention],
     setting: Setting,
     progress: Callable[[str], None] = lambda _: None,
+    pairs: int | None = None,
 ) -> tuple[Timing, ...]:
-    """Time a spec and every rival that can compute it.
+    """Time a spec and every rival that can compute it; on CPUs its torch form, too.
 
     Args:
         prepare_ours: builds and loads the spec's module; timed as part of its first answer.
         progress: called with a short text before each step.
+        pairs: how many pairs are related, over all heads, where each of them costs the products of two vectors.
     """
     where = device()
-    inputs = _inputs(spec, setting, where)
+    inputs = inputs_of(spec, setting, where)
     contenders: list[tuple[str, Callable[[], Attention], str]] = [("attncc", prepare_ours, "")]
+    if where.type == "cpu":
+        contenders.append((_IN_TORCH, lambda: partial(prepare_ours(), form="torch"), ""))
     for rival in rivals(spec, setting.n, where):
         prepare = rival.prepare
 
@@ -108,8 +115,11 @@ def bench(
             peaks[name] = _peak(runs[name])
         except Exception as error:  # noqa: BLE001 - a rival may refuse what the spec asks; that is a result, too
             failures[name] = str(error).strip().splitlines()[0][:120] if str(error) else type(error).__name__
+    runs[_PRODUCT] = _product(getattr(torch, setting.dtype), where)
     samples = _samples(runs, setting, progress)
-    return tuple(_timing(spec, name, setting, first, samples, peaks, failures) for name, _, _ in contenders)
+    passes = 3.5 if setting.backward else 1  # two products forward, five backward
+    work = None if pairs is None else passes * setting.batch * pairs * 2 * (setting.d + setting.e)
+    return tuple(_timing(spec, name, setting, first, samples, peaks, failures, work) for name, _, _ in contenders)
 
 
 def _timing(
@@ -120,8 +130,10 @@ def _timing(
     samples: dict[str, list[float]],
     peaks: dict[str, int | None],
     failures: dict[str, str],
+    work: float | None,
 ) -> Timing:
     nothing = float("nan")
+    rate = 2 * _SIDE**3 / min(samples[_PRODUCT])
     ours = min(samples["attncc"]) if samples.get("attncc") else nothing
     best = min(samples[name]) if samples.get(name) else nothing
     return Timing(
@@ -133,19 +145,30 @@ def _timing(
         median=statistics.median(samples[name]) if samples.get(name) else nothing,
         peak_bytes=peaks.get(name),
         ratio=best / ours,
+        share=nothing if work is None else work / best / rate,
         failure=failures.get(name, ""),
     )
 
 
+_IN_TORCH = "attncc, torch form"
+_PRODUCT = "a product of matrices"  # which tells what the machine can do
+_SIDE = 2048
+
+
+def _product(dtype: torch.dtype, where: torch.device) -> Callable[[], object]:
+    first, second = (torch.randn(_SIDE, _SIDE, device=where).to(dtype) for _ in range(2))
+    return lambda: torch.mm(first, second)
+
+
 @dataclass(frozen=True, slots=True)
-class _Inputs:
+class Inputs:
     """The data of a spec, in order, and the gradient of its output."""
 
     data: tuple[Tensor, ...]
     d_out: Tensor
 
 
-def _inputs(spec: Spec, setting: Setting, where: torch.device) -> _Inputs:
+def inputs_of(spec: Spec, setting: Setting, where: torch.device) -> Inputs:
     sizes = ("n", "batch", "heads", "kv_heads", "d", "e")
     dtype = getattr(torch, setting.dtype)
     case = Case(**{name: getattr(setting, name) for name in sizes}, m=setting.n, dtype=dtype, name="bench")
@@ -167,11 +190,11 @@ def _inputs(spec: Spec, setting: Setting, where: torch.device) -> _Inputs:
     data = tuple(map(made, spec.data))
     width = output_width(spec, {each.name: torch.Size(shape_of(each, case)) for each in spec.data})
     d_out = torch.randn(setting.batch, setting.heads, setting.n, width or setting.e, generator=generator)
-    return _Inputs(data, d_out.to(where, dtype))
+    return Inputs(data, d_out.to(where, dtype))
 
 
 def _first_answer(
-    prepare: Callable[[], Attention], inputs: _Inputs, setting: Setting
+    prepare: Callable[[], Attention], inputs: Inputs, setting: Setting
 ) -> tuple[float, Callable[[], object]]:
     leaves = [each for each in inputs.data if each.requires_grad]
     start = time.perf_counter()
@@ -246,16 +269,17 @@ def _resident(field: str) -> int:
 
 def table(timings: tuple[Timing, ...]) -> str:
     """The timings as a table: one row a contender, times in milliseconds."""
-    head = ("contender", "n", "first answer", "best", "median", "peak memory", "time / ours")
+    head = ("contender", "n", "first answer", "best", "median", "peak memory", "time / ours", "of mm rate")
     rows = [head]
     for each in timings:
         if each.failure:
-            rows.append((each.contender, str(each.setting.n), each.failure, "", "", "", ""))
+            rows.append((each.contender, str(each.setting.n), each.failure, "", "", "", "", ""))
             continue
         peak = "?" if each.peak_bytes is None else f"{each.peak_bytes / 2**20:.1f} MiB"
+        share = "" if math.isnan(each.share) else f"{100 * each.share:.0f} %"
         times = (f"{each.first_answer:.2f} s", f"{1000 * each.best:.2f} ms", f"{1000 * each.median:.2f} ms")
-        rows.append((each.contender, str(each.setting.n), *times, peak, f"{each.ratio:.2f}"))
-    widths = [max(len(row[at]) for row in rows if not (at == 2 and row[3:] == ("",) * 4)) for at in range(len(head))]
+        rows.append((each.contender, str(each.setting.n), *times, peak, f"{each.ratio:.2f}", share))
+    widths = [max(len(row[at]) for row in rows if not (at == 2 and row[3:] == ("",) * 5)) for at in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
 

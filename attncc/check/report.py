@@ -77,6 +77,10 @@ class Report:
     verdicts: tuple[Verdict, ...]
     properties: tuple[Property, ...]
 
+    def __add__(self, other: Report) -> Report:
+        """Both together."""
+        return Report(self.verdicts + other.verdicts, self.properties + other.properties)
+
     @property
     def ok(self) -> bool:
         """Nothing failed, and something ran."""

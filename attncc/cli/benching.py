@@ -6,15 +6,17 @@ import gc
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from attncc.cli.command import OK, command
-from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
+from attncc.cli.inputs import DTYPES, define_option, files_argument, sources_of, stdin_option
 from attncc.cli.render import Screen
 from attncc.diagnostics import AttnError
 
-_DTYPES = ("float32", "bfloat16", "float16")
+if TYPE_CHECKING:
+    from attncc.plan.model import Planned
 
 
 def _lengths(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
@@ -36,7 +38,7 @@ def _lengths(_context: click.Context, _option: click.Parameter, text: str) -> tu
 @click.option("--heads", default=8, show_default=True, type=click.IntRange(1))
 @click.option("--kv-heads", type=click.IntRange(1), help="Heads of k and v; as many as --heads by default.")
 @click.option("--d", "width", default=64, show_default=True, type=click.IntRange(1, 256), help="Width of q, k and v.")
-@click.option("--dtype", default="float32", show_default=True, type=click.Choice(_DTYPES))
+@click.option("--dtype", default="float32", show_default=True, type=click.Choice(DTYPES))
 @click.option("--backward", is_flag=True, help="Forward and backward together.")
 @click.option("--repeat", default=7, show_default=True, type=click.IntRange(1), help="Rounds; contenders take turns.")
 @click.option(
@@ -92,7 +94,7 @@ def bench(
                 n=n, batch=batch, heads=heads, kv_heads=kv_heads or heads, d=width, e=width,
                 dtype=dtype, backward=backward, repeat=repeat,
             )  # fmt: skip
-            timings += run(spec, ours, setting, screen.progress)
+            timings += run(spec, ours, setting, screen.progress, _pairs(compiled.plan, n, heads))
         screen.progress("")
         records += [each.record() for each in timings]
         if not screen.is_json:
@@ -107,6 +109,19 @@ def bench(
         with lines.open("a", encoding="utf-8") as file:
             file.write(written)
     return OK
+
+
+def _pairs(plan: Planned, n: int, heads: int) -> int | None:
+    """How many pairs are related where positions alone decide, and each costs the products of its vectors."""
+    from attncc.graph.ops import Op
+    from attncc.plan.density import Call, density
+    from attncc.plan.model import Mixture
+
+    if isinstance(plan, Mixture) or plan.lists is not None or plan.states is not None:
+        return None
+    if not any(node.op is Op.DOT for node in plan.torch.forward):
+        return None
+    return density(plan.domain, Call(n, n, heads, 0, (64, 64))).pairs
 
 
 def _without_nan(record: dict[str, object]) -> dict[str, object]:

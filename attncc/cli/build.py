@@ -12,7 +12,7 @@ import click
 
 from attncc.cli.command import FOUND, OK, code_of, command
 from attncc.cli.compiling import build_all, warnings_of
-from attncc.cli.inputs import define_option, files_argument, sources_of, stdin_option
+from attncc.cli.inputs import DTYPES, define_option, files_argument, sources_of, stdin_option
 from attncc.cli.render import Screen
 from attncc.diagnostics import AttnError, Diagnostic
 from attncc.outputs import on_disk, write_all
@@ -37,12 +37,16 @@ DEFAULT_FOLDER = "generated"
 @click.option(
     "--check", "run_check", is_flag=True, help="Then compare the modules with dense attention (imports torch)."
 )
+@click.option("--target", type=click.Choice(("c",)), help="Also compile kernels in C for this machine, ahead of calls.")
+@click.option("--d", "width", default=64, show_default=True, type=click.IntRange(1, 256), help="Width for --target.")
+@click.option("--dtype", default="float32", show_default=True, type=click.Choice(DTYPES), help="Type for --target.")
 @click.option("--fresh", is_flag=True, help="Write nothing; exit 1 unless the files on disk are up to date.")
 @command(
     "Compile specs to modules: FILE is a spec, a folder of specs, or - for stdin.",
     "attncc build specs/sliding_window.attn",
     "attncc build specs/sliding_window.attn -D w=256 -o kernels/window_256.py",
     "attncc build specs/ -o generated --fresh",
+    "attncc build specs/causal.attn --target c --d 128",
     "cat my.attn | attncc build - -o -",
 )
 def build(
@@ -52,6 +56,9 @@ def build(
     define: Mapping[str, str],
     stdin_filename: str,
     run_check: bool,
+    target: str | None,
+    width: int,
+    dtype: str,
     fresh: bool,
 ) -> int:
     """The command's body; its help is made above."""
@@ -70,9 +77,28 @@ def build(
         code = code_of(found)
     else:
         code = _build(screen, compiled, found, output, fresh=fresh)
+    if target == "c" and not fresh:
+        code = max(code, _compiled_ahead(screen, compiled, width, dtype))
     if run_check and compiled and not fresh:
         code = max(code, _checked(screen, compiled, define))
     return code
+
+
+def _compiled_ahead(screen: Screen, compiled: list[Built], width: int, dtype: str) -> int:
+    """Run every module once, which leaves its kernels in the user's cache."""
+    from attncc.check.ahead import compile_ahead
+    from attncc.check.load import load_module
+
+    for each in compiled:
+        screen.progress(f"{each.spec.name}: compiling")
+        try:
+            compile_ahead(load_module(each.text, each.spec.name), each, width, dtype)
+        except RuntimeError as error:
+            screen.progress("")
+            screen.warn(f"{each.spec.name}: {error}")
+            return FOUND
+    screen.progress("")
+    return OK
 
 
 def _is_file(output: str) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attncc.check.report import Property, Report, Verdict
     from attncc.compiler import Built
 
+_KINDS = 2  # of types and widths, each of which is compiled, where C was not asked for
 _FORMS = {
     "torch": ("torch",),
     "c": ("c",),
@@ -71,8 +72,8 @@ class Checked:
 @click.option(
     "--form",
     type=click.Choice(tuple(_FORMS)),
-    help="What to check; by default torch, and both where there is a GPU. Without one Triton kernels are interpreted. "
-    "`both` is torch and triton, `cpu` torch and c.",
+    help="What to check; by default both where there is a GPU, else torch, and c in a few cases. Without a GPU Triton "
+    "kernels are interpreted. `both` is torch and triton, `cpu` torch and c in all cases.",
 )
 @command(
     "Compare modules with dense attention, outputs and gradients alike.",
@@ -147,11 +148,16 @@ def _checked(screen: Screen, compiled: Built, is_smaller: bool, quick: bool, for
         done += 1
         screen.progress(f"{compiled.spec.name}: {done} checks")
 
-    device = "cuda" if has_gpu and "c" not in forms else "cpu"
-    if isinstance(compiled, CompiledLayer):
-        report = check_layer(module, compiled.plan, forms, quick, device=device, progress=progress)
-    else:
-        report = run(module, compiled.spec, forms, quick, device=device, progress=progress)
+    def report_of(forms: tuple[str, ...], quick: bool, kinds: int | None = None) -> Report:
+        device = "cuda" if has_gpu and "c" not in forms else "cpu"
+        if isinstance(compiled, CompiledLayer):
+            return check_layer(module, compiled.plan, forms, quick, device=device, progress=progress)
+        return run(module, compiled.spec, forms, quick, device=device, progress=progress, kinds=kinds)
+
+    report = report_of(forms, quick)
+    in_c = getattr(module, "_c_command", lambda: None)  # layers without attention have none
+    if form is None and not has_gpu and in_c() is not None:
+        report += report_of(("c",), quick=True, kinds=_KINDS)
     screen.progress("")
     if "triton" in forms and not has_gpu:
         return Checked(compiled, is_smaller, _without_interpreted_bfloat16(report), _BFLOAT16)

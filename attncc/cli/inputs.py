@@ -26,6 +26,8 @@ def parameters_of(_context: click.Context, _option: click.Parameter, values: tup
 
 
 files_argument: Callable[[Any], Any] = click.argument("files", nargs=-1, required=True, metavar="FILE…")
+DTYPES = ("float32", "bfloat16", "float16")
+
 define_option: Callable[[Any], Any] = click.option(
     "-D",
     "define",

@@ -6,7 +6,7 @@ pair related, no mask) and on partial ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Axis, Op
@@ -71,6 +71,7 @@ class Kernel:
     after: tuple[Node, ...]  # numbers and vectors of the fixed axis, after the last sweep
     at_last: tuple[Node, ...]  # what is left to do to other results than the fixed axis', when every tile has added
     stores: tuple[Node, ...]
+    added: tuple[Node, ...] = ()  # sums for the swept axis, which every tile adds to in memory
 
     @property
     def swept(self) -> Axis:
@@ -122,6 +123,26 @@ def schedule(name: str, graph: Graph, fixed: Axis, outputs: tuple[str, ...]) -> 
         at_last=tuple(node for node in graph if fixed not in node.axes and node.op in (Op.MULTIPLY, Op.ADD)),
         stores=tuple(graph[name] for name in outputs),
     )
+
+
+def at_once(columns: Kernel, rows: Kernel | None) -> Kernel | None:
+    """The kernel of both gradients, which computes each pair once: tiles of keys add to the gradients of rows.
+
+    None where rows ask for more than products with vectors of keys, each times a number of the call.
+    """
+    if rows is None or len(rows.sweeps) != 1 or len(columns.sweeps) != 1:
+        return None
+    sweep, sums = columns.sweeps[0], rows.sweeps[0].reductions
+    body, loads = {node.name for node in sweep.body}, {node.name for node in columns.loads}
+    called = {node.name for node in rows.uniform}
+    plain = all(node.op is Op.CONTRACT and Axis.ROW in node.axes for node in sums)
+    plain &= all(len(body.intersection(node.inputs)) == len(loads.intersection(node.inputs)) == 1 for node in sums)
+    plain &= all(node.op is Op.MULTIPLY and node.inputs[1] in called for node in rows.after)
+    if not plain or any(node not in (*sums, *rows.after) for node in rows.stores):
+        return None
+    room = tuple(replace(node, op=Op.OPERAND, inputs=()) for node in sums)
+    sweep = replace(sweep, loads=(*sweep.loads, *room))
+    return replace(columns, name="backward_at_once", sweeps=(sweep,), added=sums)
 
 
 def _sweep(graph: Graph, swept: Axis, between: tuple[Node, ...], body: list[Node], reduced: list[Node]) -> Sweep:

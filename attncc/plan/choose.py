@@ -12,6 +12,7 @@ from attncc.graph.ir import Graph
 from attncc.graph.per_channel import divided_by_channel
 from attncc.graph.tokens import Mixed, split
 from attncc.plan.associate import associate, associate_runs, state_steps
+from attncc.plan.cpu_tiles import SMALLEST, edge_for
 from attncc.plan.decays import decays
 from attncc.plan.derivation import divided_step, domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
@@ -192,6 +193,7 @@ def plan_core(spec: Spec) -> Plan:
             most=None if lists is None else LIST,
             asks_tables=any(isinstance(node, Entry) for node in walk(core.pattern)),
         ),
+        edge=edge_for(domain, pieces) if lists is None else SMALLEST,
         slabs=SLABS,
         warnings=overflows(spec, graph, decays(spec, causal)),
         chosen=tuple(_chosen(spec)),

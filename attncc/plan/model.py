@@ -71,7 +71,7 @@ class Plan:
     what rounding to 16 bits takes from it. `pieces` is None where the pattern runs as a whole, `lists` where it does
     not depend on data, `states` where every pair is computed; `of_sums` tells the gradients of a row's sums, by the
     names of what backward reads. `chosen` are attentions whose weights are the numbers by which the pattern chooses
-    keys. `gpu` holds exponents in base two, `torch` natural.
+    keys. `gpu` holds exponents in base two, `torch` natural. `edge` is how many rows and keys a tile has on CPUs.
     """
 
     spec: Spec
@@ -90,6 +90,7 @@ class Plan:
     reads_delta: bool
     has_lse: bool
     tiles: tuple[Tiles, ...]
+    edge: int
     slabs: Slabs
     warnings: tuple[Diagnostic, ...]
     chosen: tuple[Chosen, ...] = ()

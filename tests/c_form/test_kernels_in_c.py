@@ -15,7 +15,7 @@ from tests.modules import SMALL, build, build_file
 from tests.random_specs import random_case
 from tests.test_random_specs import drawn, draws, picker
 
-PLAIN = Case(batch=1, heads=2, kv_heads=1, n=75, m=75, d=16, e=24, dtype=torch.float32, name="square")  # tiles: 32 x 32
+PLAIN = Case(batch=1, heads=2, kv_heads=1, n=75, m=75, d=16, e=24, dtype=torch.float32, name="square")  # tiles: 64 x 64
 HIDDEN = replace(
     PLAIN, batch=2, n=40, m=61, d=24, e=5, kv_lengths=(50, 0), strided=True, garbage=True, name="hidden keys, strided"
 )
@@ -50,6 +50,21 @@ def test_specs(name: str, tmp_path: Path) -> None:
         for way in ways_of(built.module, "c"):
             verdict = compare(built.module, built.spec, case, way)
             assert verdict.ok, verdict.text
+
+
+def test_threads_change_who_sums_alone(tmp_path: Path) -> None:
+    """One sweep for both gradients where there are heads enough for all threads, else one for each."""
+    built = build_file("sliding_window", tmp_path, in_c=True, **SMALL["sliding_window"])
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 4):
+            torch.set_num_threads(count)
+            verdict = compare(built.module, built.spec, HIDDEN, "c")
+            assert verdict.ok, verdict.text
+            kernels = {name for name, each in built.module._C_KERNELS.items() if each.compiled}
+            assert ("_backward_rows_kernel" in kernels) == (count == 4)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("number", draws(2), ids=lambda number: f"draw-{number}")

@@ -205,10 +205,10 @@ def check_layer(
     return Report(tuple(verdicts), found)
 
 
-def _call(module: ModuleType, plan: LayerPlan) -> tuple[nn.Module, list[Tensor]]:
-    """A module in float64 with drawn parameters, and its inputs."""
+def called(module: ModuleType, plan: LayerPlan, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, list[Tensor]]:
+    """A module with drawn parameters, and its inputs."""
     layer = plan.layer
-    case = LayerCase("property", 2, tuple((name, 21) for name in layer.sequences), (), torch.float64)
+    case = LayerCase("property", 2, tuple((name, 21) for name in layer.sequences), (), dtype)
     parameters = parameters_of(layer)
     tensors = tensors_of(layer, case, parameters)
     made = _filled(made_of(module, layer, parameters).double().eval(), tensors)
@@ -216,7 +216,7 @@ def _call(module: ModuleType, plan: LayerPlan) -> tuple[nn.Module, list[Tensor]]
 
 
 def _state_round_trip(module: ModuleType, plan: LayerPlan) -> Property:
-    made, inputs = _call(module, plan)
+    made, inputs = called(module, plan)
     other = made_of(module, plan.layer, parameters_of(plan.layer)).double().eval()
     other.load_state_dict(made.state_dict())
     ok = torch.equal(made(*inputs), other(*inputs)) and made.state_dict().keys() == {
@@ -239,7 +239,7 @@ def _some_tokens(type_: Type, x: Tensor, start: int, stop: int) -> Tensor:
 def _causal(module: ModuleType, plan: LayerPlan) -> Property | None:
     if not plan.is_causal:
         return None
-    made, inputs = _call(module, plan)
+    made, inputs = called(module, plan)
     layer = plan.layer
     changed = []
     for each, x in zip(layer.inputs, inputs, strict=True):
@@ -256,7 +256,7 @@ def _causal(module: ModuleType, plan: LayerPlan) -> Property | None:
 def _steps(module: ModuleType, plan: LayerPlan) -> Property | None:
     if plan.decoding:
         return None
-    made, inputs = _call(module, plan)
+    made, inputs = called(module, plan)
     layer = plan.layer
 
     def some(start: int, stop: int) -> list[Tensor]:

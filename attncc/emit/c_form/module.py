@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -11,9 +12,11 @@ from attncc.emit.c_form.source import CKernel, kernels_in_c
 from attncc.emit.finish import finish
 from attncc.emit.render import render
 from attncc.emit.triton_form.library import ALWAYS, OPTIONAL
+from attncc.emit.triton_form.scope import CPUS_ALONE
 from attncc.emit.writer import literal
 
 _IMPORTS = (
+    "atexit",
     "contextlib",
     "ctypes",
     "functools",
@@ -48,11 +51,30 @@ def with_kernels_in_c(text: str, *, wanted: bool = True) -> str:
     """A module with a section of kernels in C, if it has kernels; where none are wanted, one that says so."""
     if "\nif triton is not None:\n" not in text:
         return text
+    everything, text = text, _without_marked(text)
     if not wanted:
         return f"{text.rstrip()}\n\n\n{render('no_c_form.py.jinja', {}).strip()}\n"
-    kernels = [_entry(each) for each in kernels_in_c(text, _HELPERS)]
+    kernels = [_entry(each) for each in kernels_in_c(everything, _HELPERS)]
     section = finish(render("c_form.py.jinja", {"library": _library(), "kernels": kernels}))
     return f"{_with_imports(text).rstrip()}\n\n\n{section.strip()}\n"
+
+
+def _without_marked(text: str) -> str:
+    """The text without the kernels that only C has."""
+    lines = text.split("\n")
+    marked = [
+        each
+        for block in ast.parse(text).body
+        if isinstance(block, ast.If)
+        for each in block.body
+        if isinstance(each, ast.FunctionDef) and CPUS_ALONE in ast.unparse(each.decorator_list[0])
+    ]
+    for each in reversed(marked):
+        first, last = each.decorator_list[0].lineno - 1, each.end_lineno or 0
+        while last < len(lines) and not lines[last].strip():
+            last += 1
+        del lines[first:last]
+    return "\n".join(lines)
 
 
 def _entry(kernel: CKernel) -> _Entry:

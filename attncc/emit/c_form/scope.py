@@ -102,6 +102,10 @@ class FunctionScope:
         """Translate an assignment of what has no sums or products within."""
         raise NotImplementedError
 
+    def add_product(self, start: ast.expr, stride: ast.expr, left: ast.expr, right: ast.expr) -> None:
+        """Translate a product of tiles that is added to numbers in memory."""
+        raise NotImplementedError
+
     # --- loops ------------------------------------------------------------------------------------------------
 
     def add(self, step: Step, dims: Dims) -> None:

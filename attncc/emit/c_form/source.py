@@ -89,14 +89,19 @@ def _kernel(node: ast.FunctionDef, others: Mapping[str, ast.FunctionDef], commen
     own = [_declared(name, parameters.get(name)) for name in arguments]
     text.line(f"static void {c_name(node.name)}(const Grid program, const Grid programs, {', '.join(own)})")
     text.lines(["{", *translated, "}", ""])
-    _entry(text, c_name(node.name), arguments, own)
+    adds = any(function_of(call) == "_add_product" for each in everything for call in _calls_in(each))
+    _entry(text, c_name(node.name), arguments, own, in_order=adds)
     own_constants = tuple(each.arg for each in node.args.args if is_constant(each) and each.arg != "PRECISION")
     whole = tuple(name for name, each in parameters.items() if each.ctype == INT)
     return CKernel(c_name(node.name), tuple(arguments), whole, own_constants, "\n".join(text.written) + "\n")
 
 
+def _calls_in(node: ast.FunctionDef) -> list[ast.Call]:
+    return [each for each in nodes_of(node) if isinstance(each, ast.Call)]
+
+
 def _called_by(node: ast.FunctionDef, others: Mapping[str, ast.FunctionDef]) -> list[str]:
-    names = [function_of(each) for each in nodes_of(node) if isinstance(each, ast.Call)]
+    names = [function_of(each) for each in _calls_in(node)]
     return list(dict.fromkeys(name for name in names if name in others))
 
 
@@ -150,12 +155,16 @@ def _declared(name: str, parameter: Variable | None) -> str:
     return f"const int64_t *{name}" if parameter is None else parameter.parameter
 
 
-def _entry(text: CText, name: str, arguments: list[str], declared: list[str]) -> None:
-    """The function that the module calls: every program, by several threads."""
+def _entry(text: CText, name: str, arguments: list[str], declared: list[str], *, in_order: bool) -> None:
+    """The function that the module calls: every program, by several threads.
+
+    Programs that add to what other programs of their head have written run `in_order`, by one thread a head.
+    """
     given = [each.replace("real ", "double ") if each.startswith("real ") else each for each in declared]
     text.line(f"void run(const Grid programs, const int threads, {', '.join(given)})")
     with text.braces():
-        text.line("#pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)")
+        depth = 2 if in_order else 3
+        text.line(f"#pragma omp parallel for collapse({depth}) schedule(dynamic) num_threads(threads)")
         for axis in "zyx":
             text.line(f"for (int {axis} = 0; {axis} < programs.{axis}; {axis}++)")
         names = ", ".join(c_name(each) for each in arguments)

@@ -38,6 +38,8 @@ class StoreStatements(FunctionScope):
                 start = ast.BinOp(start, ast.Add(), channel)
                 width = ast.BinOp(width, ast.Sub(), channel)
                 self._store_rows(start, stride, visible, part, (lanes, block), width, "add_to")
+            case "_add_product", [start, stride, left, right, *_]:
+                self.add_product(start, stride, left, right)
             case "_add_by_offset", [start, line, tile, rows, columns]:
                 self._add_by_offset(start, line, ast.Constant(1), tile, (rows, columns))
             case "_add_by_spaced_offset", [start, line, step, tile, rows, columns]:

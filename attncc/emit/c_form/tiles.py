@@ -111,6 +111,21 @@ class TileStatements(FunctionScope):
             sizes, b, step = f"{rows}, {inner}, {columns}", f"{right_start}, {right_inner}", out_row
         self.text.line(f"multiply({sizes}, {a}, {b}, {start}, {step}, {int(added)});")
 
+    def add_product(self, start: ast.expr, stride: ast.expr, left: ast.expr, right: ast.expr) -> None:
+        """The numbers in memory are of the type of sums, and there is room for whole tiles."""
+        first, first_turned = self._operand(left, "left")
+        second, second_turned = self._operand(right, "right")
+        place, step = self.reader.address(start).at(()), self.reader.number(stride).at(())
+        self.flush()
+        rows, inner = reversed(first.dims) if first_turned else first.dims
+        columns = second.dims[0] if second_turned else second.dims[1]
+        a = ", ".join(_strides(first, first_turned))
+        second_start, second_inner, second_column = _strides(second, second_turned)
+        if second_column != "1":
+            second_start, second_inner = f"&{self.turn(second)}[0][0]", columns
+        b = f"{second_start}, {second_inner}"
+        self.text.line(f"multiply({rows}, {inner}, {columns}, {a}, {b}, {place}, {step}, 1);")
+
     # --- sums -------------------------------------------------------------------------------------------------
 
     def reduce(self, name: str, call: ast.Call) -> None:

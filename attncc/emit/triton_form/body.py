@@ -50,6 +50,8 @@ class BodyPrinter:
             if node.op is not Op.SPREAD:
                 self._print_sum(node)
         self._print_spreads()
+        for node in self.kernel.kernel.added:
+            self._print_added(node)
         carried = self.kernel.carried(self.sweep)
         if carried:
             self.writer.line(f"return {', '.join(carried)}")
@@ -197,6 +199,14 @@ class BodyPrinter:
             self.writer.line(f"{node.name} = _weigh({source}, {operand}, {before}, PRECISION)")
             return
         self.writer.line(f"{node.name} = _dot({source}.to({operand}.dtype), {operand}, {before}, PRECISION)")
+
+    def _print_added(self, node: Node) -> None:
+        """A sum for each row, added to in memory: kernels that do so run on CPUs alone, head after head."""
+        tile, operand = sorted(node.inputs, key=lambda name: not self._is_tile(name))
+        _, block = width_of(node)
+        lines = f"{node.name}_ptr, {node.name}_stride"
+        product = f"tl.trans({self.rename.get(tile, tile)}), {operand}"
+        self.writer.line(f"_add_product({lines}, {product}, {self.block}, {block})")
 
     def _print_spreads(self) -> None:
         """Sums by channel, those of one width in one loop."""

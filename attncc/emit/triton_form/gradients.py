@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attncc.emit.dialects import TORCH
 from attncc.emit.expressions import ExpressionWriter
 from attncc.emit.triton_form.prepared import Prepared
@@ -62,6 +64,35 @@ class BackwardLaunch(Prepared):
             writer.line(f"return {', '.join(results)}{',' * (len(results) == 1)}")
 
     def _print_kernels(self, writer: Writer) -> None:
+        if self.at_once is None:
+            self._print_both(writer)
+            return
+        rows = self.core.rows
+        with writer.block(f"if _in_c({rows}) and batch * kv_heads >= torch.get_num_threads():"):
+            step = max((piece.step for piece in self.pieces), default=1)
+            sources = {node.name: self._source_of(node) for node in self.at_once.added}
+            for name, source in sources.items():
+                writer.line(f"{name} = _room_for_tiles({source}{f', {step}' if step > 1 else ''})")
+            with writer.block(f"if {gradient_name(self.core.values)}.numel():"):
+                self.print_launches(writer, self.at_once)
+            assert self.rows is not None
+            for node in self.rows.stores:
+                total = node.name if node.name in sources else node.inputs[0]
+                found = f"{total}[:, :, :n, : {sources[total]}.shape[-1]]"
+                if node.name not in sources:
+                    found = f"({self._combined(replace(node, inputs=(found, node.inputs[1])))})"
+                writer.line(f"{node.name} = {found}.to({sources[total]}.dtype)")
+        with writer.block("else:"):
+            self._print_both(writer)
+
+    def _source_of(self, total: Node) -> str:
+        """The operand of whose gradient this is the sum."""
+        assert self.rows is not None
+        store = next(each for each in self.rows.stores if total.name in (each.name, *each.inputs))
+        return next(each.name for each in self.core.operands if gradient_name(each.name) == store.name)
+
+    def _print_both(self, writer: Writer) -> None:
+        """One kernel for keys and one for rows."""
         with writer.block(f"if {gradient_name(self.core.values)}.numel():"):
             self.print_launches(writer, self.columns)
         if self.rows is not None:

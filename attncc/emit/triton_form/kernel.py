@@ -98,7 +98,7 @@ class KernelPrinter(TileFunctions, KernelResults):
         widths += ["LIST_M", "LIST_N"] if self.listing is not None else []
         widths += ["BY_STATES"] * self.by_states + ["BLOCK_M", "BLOCK_N"]
         plain = ", ".join(f'"{name}"' for name in ("n", "m", "k_start", *self.list_arguments))
-        writer.line(f"@triton.jit(do_not_specialize=[{plain}])")
+        writer.line(f"@{self.decorator}(do_not_specialize=[{plain}])")
         groups = [
             operands + statistics + stores,
             ["q_start_ptr", "kv_lengths_ptr", *(["classes_ptr"] if self.laid_out else []), *self.list_pointers],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attncc.emit.numbers import tables_of
-from attncc.emit.tile import Kernel, schedule
+from attncc.emit.tile import Kernel, at_once, schedule
 from attncc.emit.triton_form.kernel import KernelPrinter
 from attncc.emit.triton_form.library import library
 from attncc.emit.triton_form.piece import KernelPiece, kernel_pieces, listed_pieces, whole_of
@@ -38,6 +38,9 @@ class Kernels:
         self.whole, self.pieces = whole_of(plan), kernel_pieces(plan)
         self.listed = listed_pieces(plan)
         self.sides = self._sides() if plan.states is not None else None
+        moves_rows = any(piece.sorts or piece.has_list for piece in self.pieces)
+        in_place = self.sides is None and not self.listed and not moves_rows
+        self.at_once = at_once(self.columns, self.rows) if in_place else None  # on CPUs alone
 
     def _is_summed_by_row(self, gradient: Node) -> bool:
         """Whether tiles of rows compute a gradient: what follows from saved row numbers alone needs no kernel."""
@@ -108,7 +111,8 @@ class Kernels:
                 keeps_residual=self.plan.reads_delta and kernel is self.forward,
                 by_states=self.plan.states is not None,
             )
-            for kernel in self.kernels
+            for kernel in (*self.kernels, self.at_once)
+            if kernel is not None
         ]
 
     def printer(self, kernel: Kernel, piece: KernelPiece) -> KernelPrinter:

@@ -43,6 +43,8 @@ class Shapes:
         copies_rows: whether some piece has copies of its rows.
         terms: of sums by states, the widths of each term's factors; None where there are none.
         step: how far apart neighbours of a tile may stand, in tokens.
+        at_once: whether there are kernels that add to the gradients of rows.
+        edge: how many rows and keys a tile has on CPUs.
     """
 
     rows: str
@@ -54,6 +56,8 @@ class Shapes:
     held: Sequence[str]
     streamed: Sequence[str]
     sums: Sequence[str]
+    edge: int
+    at_once: bool = False
     added: Sequence[str] = ()
     lists: bool = False
     listing: bool = False
@@ -126,6 +130,8 @@ def host_text(shapes: Shapes) -> str:
         "BLOCK_NAMES": each_block,
         "BLOCKS_OF": blocks_of,
         "CONSTANTS": ", ".join(constants),
+        "ROOM_FOR_TILES": _ROOM_FOR_TILES * shapes.at_once,
+        "EDGE": str(shapes.edge),
         "MOST_ROWS": ", most_rows=256" * shapes.lists,
         "THE_MOST": ", most_rows" * shapes.lists,
         "BY_STATES": ", by_states=False" * (shapes.terms is not None),
@@ -218,15 +224,24 @@ def _grid(length, block, heads, batch):
 '''
 
 
+_ROOM_FOR_TILES = '''\
+def _room_for_tiles(x, step=1):
+    """Zeros for sums of rows, whose last tile and last block of channels may end beyond them."""
+    batch, heads, n, width = x.shape
+    return x.new_zeros(batch, heads, n + 64 * step, _cdiv(width, 16) * 16, dtype=_wide(x.dtype))
+
+
+'''
+
 _LAUNCH_REST = '''
 
-def _launch(kernel, name, grid, <ARGUMENTS>, *arguments<BY_STATES><MOST_ROWS>):
+<ROOM_FOR_TILES>def _launch(kernel, name, grid, <ARGUMENTS>, *arguments<BY_STATES><MOST_ROWS>):
     """Run a kernel, specialised by the widths of <WIDTHS>."""
     <NAMES> = <SIZES>
     <BLOCK_NAMES> = <BLOCKS_OF>
     widest = max(64, <BLOCK_NAMES>)
     if _in_c(<ROWS>):
-        run = functools.partial(_for(kernel, <ROWS>)[grid], tile=_c_tile(widest<THE_MOST>))
+        run = functools.partial(_for(kernel, <ROWS>)[grid], tile=_c_tile(widest, <EDGE>, <ROWS>.shape[2]<THE_MOST>))
     else:
         run = _tuned(kernel, name, <ROWS>.element_size(), widest<THE_STATES><THE_MOST>)[grid]
     run(

@@ -37,6 +37,8 @@ class LaunchShapes(Kernels):
             held=held,
             streamed=streamed,
             sums=[node.name for node in self.offset_sums()],
+            edge=self.plan.edge,
+            at_once=self.at_once is not None,
             added=self._added(),
             listing=bool(self.listed),
             asks_lists=any(each.listing is not None and each.listing.lists for each in self.listed),

@@ -164,7 +164,8 @@ class Launches(ListedLaunches):
         more = [f"most_rows={SHORT}"] if piece.has_list else []
         more += ["by_states=by_states"] if self.sides is not None else []
         groups += [more] if more else []
-        opening = f'_launch({printer.name}, "{kernel.name}", grid, {self.shapes().arguments},'
+        name = f'"{printer.name}"' if kernel.added else printer.name
+        opening = f'_launch({name}, "{kernel.name}", grid, {self.shapes().arguments},'
         writer.listing(opening, groups, ")")
         for name in made:
             writer.line(f"_put_back({name}, {name}{piece.name}, rows{piece.name})")

@@ -45,6 +45,9 @@ OTHER = {
 }  # what a saved row number reads as beyond the last row, where 0 would do harm
 
 
+CPUS_ALONE = "cpus_alone"  # marks kernels that are only translated to C, and then leave the text
+
+
 def width_of(node: Node) -> tuple[str, str]:
     """The constexprs of a vector's width and of the block that holds it."""
     name = constexpr_of(node.width or ("e" if Axis.VALUE in node.axes else "d"))
@@ -83,8 +86,10 @@ def is_offset_sum(node: Node) -> bool:
 
 def tiled(kernels: Iterable[Kernel]) -> frozenset[str]:
     """The vectors of which kernels multiply whole tiles."""
+    kernels = list(kernels)
     nodes = [node for each in kernels for sweep in each.sweeps for node in (*sweep.body, *sweep.reductions)]
-    return frozenset(name for node in nodes if node.op in (Op.DOT, Op.CONTRACT) for name in node.inputs)
+    added = [name for each in kernels for node in each.added for name in (node.name, *node.inputs)]
+    return frozenset(added).union(*(node.inputs for node in nodes if node.op in (Op.DOT, Op.CONTRACT)))
 
 
 def by_channel(kernels: Iterable[Kernel]) -> frozenset[str]:
@@ -131,6 +136,11 @@ class KernelScope:
         self.tiled = tiled([kernel])
         self.by_channel = by_channel([kernel])
         self.offset_sums = tuple(node for sweep in kernel.sweeps for node in sweep.sums if is_offset_sum(node))
+
+    @property
+    def decorator(self) -> str:
+        """What stands above functions: those that add to memory in the order of programs are not for GPUs."""
+        return CPUS_ALONE if self.kernel.added else "triton.jit"
 
     # --- tensors ----------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class TileFunctions(KernelPlaces):
         carried = self.carried(sweep)
         read = {name for node in (*sweep.body, *sweep.sums, *sweep.numbers) for name in node.inputs}
         read |= set(peaked(sweep.peak)) if sweep.peak is not None else set()
+        read |= {name for node in self.kernel.added for name in node.inputs}
         fixed = [name for node in self.kernel.loads if node.name in read for name in self._held(node)]
         fixed += [node.name for node in self.kernel.before if node.name in read]
         fixed += [node.name for earlier in self._earlier(sweep) for node in earlier.reductions if node.name in read]
@@ -115,7 +116,7 @@ class TileFunctions(KernelPlaces):
         start = self.writer.place
         parameters, constexprs = self.body_arguments(sweep)
         typed = [f"{name}: tl.constexpr" for name in (*constexprs, "MASKED")]
-        self.writer.line("@triton.jit")
+        self.writer.line(f"@{self.decorator}")
         self.writer.listing(f"def {self.tile_name(at)}(", [*parameters, typed], "):")
         with self.writer.indented():
             BodyPrinter(self, sweep).print()

@@ -117,7 +117,7 @@ def _chunk(name, <ARGUMENTS><MOST_ROWS>):
     <NAMES> = <SIZES>
     width = max(64, <BLOCKS_OF>)
     if _in_c(<ROWS>):
-        return _c_tile(width<THE_MOST>)
+        return _c_tile(width, <EDGE>, <ROWS>.shape[2]<THE_MOST>)
     return _tiles(name, <ROWS>.element_size(), width, True<THE_MOST>)[0]
 
 
