@@ -183,8 +183,10 @@ def inputs_of(spec: Spec, setting: Setting, where: torch.device) -> Inputs:
             return (torch.randint(2, shape, generator=generator) > 0).to(where)
         if declared.whole:
             values = torch.tensor(whole_values(spec).get(declared.name, range(8)))
-            return values[torch.randint(0, len(values), shape, generator=generator)].to(where)
+            values = values[torch.randint(0, len(values), shape, generator=generator)]
+            return (values.sort(-1).values if declared.ascending else values).to(where)
         values = torch.randn(shape, generator=generator) * (1.0 if declared.is_token else 0.5)
+        values = values.sort(-1).values if declared.ascending else values
         return values.to(where, dtype).requires_grad_(setting.backward)
 
     data = tuple(map(made, spec.data))

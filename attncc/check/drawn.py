@@ -82,6 +82,8 @@ def _uses(expr: Expr) -> Iterator[tuple[str, Use]]:
             for each in walk(expr):
                 if isinstance(each, Entry):
                     yield from (use for index in each.indices for use in _uses(index))
+                elif isinstance(each, UpTo):
+                    yield each.name, Use.PLACE
         case UpTo(name=name, value=value):
             yield name, Use.PLACE
             yield from _uses(value)

@@ -38,12 +38,13 @@ from attncc.spec.expr import (
     Symbol,
     Table,
     Token,
+    UpTo,
     Vector,
     Width,
     walk,
 )
 from attncc.spec.model import Spec
-from attncc.spec.sides import reads_data
+from attncc.spec.sides import Side, reads_data, side_of
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -184,16 +185,41 @@ def pair_of(spec: Spec, heads: int, n: int, data: Sequence[Tensor]) -> Callable[
     """Whether a pair is related, as a function of its batch entry, head, row and key; of the data of one call."""
     lengths = {Name.HEADS: heads, Name.QUERIES: n, Name.KEYS: n, Name.VALID: n}
     given = {each.name: (each, tensor) for each, tensor in zip(spec.data, data, strict=False)}
+    counts = {each: _counts(each, heads, n, given, data) for each in walk(spec.pattern) if isinstance(each, UpTo)}
 
     def related_pair(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         names: _Names = {**lengths, Name.HEAD: h, Name.I: i, Name.J: j}
-        return _value(spec.pattern, names, None, lambda expr, names: _read(expr, names, b, given))
+        return _value(spec.pattern, names, None, read(b))
+
+    def read(b: Tensor) -> Callable[[Token | Entry | UpTo, _Names], Tensor]:
+        def found(expr: Token | Entry | UpTo, names: _Names) -> Tensor:
+            if not isinstance(expr, UpTo):
+                return _read(expr, names, b, given)
+            own = side_of(expr.value, {name: declared for name, (declared, _) in given.items()})
+            return counts[expr][b, names[Name.HEAD], names[Name.I if own is Side.ROW else Name.J]]  # type: ignore[index]
+
+        return found
 
     return related_pair
 
 
-def _read(expr: Token | Entry, names: _Names, b: Tensor, given: dict[str, tuple[Data, Tensor]]) -> Tensor:
+def _counts(expr: UpTo, heads: int, n: int, given: dict[str, tuple[Data, Tensor]], data: Sequence[Tensor]) -> Tensor:
+    """How many numbers of a list are at most that of each token, [batch, heads, n]: what masks of pairs look up."""
+    batch, device = data[0].shape[0], data[0].device
+    b, h, at = torch.arange(batch), torch.arange(heads), torch.arange(n)
+    b, h, at = (x.to(device) for x in (b[:, None, None], h[:, None], at))
+    names: _Names = dict.fromkeys((Name.QUERIES, Name.KEYS, Name.VALID), n)
+    names |= {Name.HEADS: heads, Name.HEAD: h, Name.I: at, Name.J: at}
+    found = _value(expr.value, names, None, lambda inner, own: _read(inner, own, b, given))
+    values = torch.as_tensor(found, device=device)
+    listed = given[expr.name][1]
+    return torch.searchsorted(listed, values.to(listed.dtype), right=True).expand(batch, heads, n)
+
+
+def _read(expr: Token | Entry | UpTo, names: _Names, b: Tensor, given: dict[str, tuple[Data, Tensor]]) -> Tensor:
     """What a pattern reads of data at one pair, in a call where rows and keys stand at their places."""
+    if isinstance(expr, UpTo):
+        raise TypeError(f"a count of {expr.name} within another")
     declared, tensor = given[expr.name]
     if isinstance(expr, Token):
         own = names[Name.J] if declared.is_column else names[Name.I]
@@ -209,7 +235,7 @@ def _value(
     expr: Expr,
     names: _Names,
     dot: Tensor | None,
-    read: Callable[[Token | Entry, _Names], Tensor] | None = None,
+    read: Callable[[Token | Entry | UpTo, _Names], Tensor] | None = None,
 ) -> Tensor:
     """An expression at one pair; with `scale` read as 1, `dot` is the scaled product that FlexAttention hands over."""
 
@@ -217,7 +243,7 @@ def _value(
         return _value(each, names, dot, read)
 
     match expr:
-        case Token() | Entry() if read is not None:
+        case Token() | Entry() | UpTo() if read is not None:
             return read(expr, names)
         case AtRow(value=value):
             return _value(value, names | {Name.J: names[Name.I]}, dot, read)

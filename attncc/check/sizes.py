@@ -69,6 +69,7 @@ _QUICK: dict[str, tuple[object, ...]] = _AXES | {
 }
 _SHORT = 7  # rows that a case should keep when it is made to fit
 _NOTHING: tuple[dict[str, object], ...] = ({"kv_lengths": 0}, {"m": "none"})  # no key: beside plain values only
+_WHOLE_TILES = {"n": 128, "batch": 1, "memory": "strided"}  # tokens that are read where they lie
 
 
 def cases(
@@ -101,7 +102,7 @@ def cases(
     chosen += [
         plain | {axis: value} for axis, values in axes.items() if axis != "dtype" and not quick for value in values[1:]
     ]
-    chosen += [plain | values for values in _NOTHING]
+    chosen += [plain | values for values in (*_NOTHING, _WHOLE_TILES)]
     chosen += _pairwise(axes, chosen, random.Random(seed))
     made = (_case(values) if fits is None else _fitted(values, fits, lengths) for values in chosen)
     return tuple({case.name: case for case in made if case is not None}.values())

@@ -17,7 +17,7 @@ from attncc.spec import expr as e
 from attncc.spec.data import K, Q, Size, V
 from attncc.spec.model import Spec
 from tests.modules import SMALL
-from tests.peers.common import from_file
+from tests.peers.common import from_file, from_text
 
 CPU = torch.device("cpu")
 USUAL = op("*", e.Symbol(e.Name.SCALE), DOT)
@@ -72,10 +72,16 @@ def test_a_benchmark_draws_all_data(backward: bool) -> None:
     assert "is not given" in table(timings)
 
 
-@pytest.mark.parametrize("name", ["documents", "bigbird", "routing", "padded_causal", "ranges", "time_window"])
+BY_LIST = "input begins[any]: int ascending; pattern = causal & up_to(begins, i) == up_to(begins, j)"
+
+
+DATA = ("documents", "bigbird", "routing", "padded_causal", "ranges", "time_window", "by_list")
+
+
+@pytest.mark.parametrize("name", DATA)
 def test_rivals_get_the_mask_that_data_make(name: str) -> None:
     """SDPA's mask, and the one that FlexAttention is given as a function of a pair."""
-    spec, n = from_file(name, **SMALL[name]), 70
+    spec, n = from_text(BY_LIST) if name == "by_list" else from_file(name, **SMALL[name]), 70
     case = Case(batch=2, heads=4, kv_heads=2, n=n, m=n, d=16, e=16, dtype=torch.float32, name="rivals")
     inputs = inputs_of(spec, case)
     data = [inputs[each.name] for each in spec.data]
@@ -87,3 +93,20 @@ def test_rivals_get_the_mask_that_data_make(name: str) -> None:
     )
     pairs = pair_of(spec, 4, n, data)(b, h, i, j).expand(2, 4, n, n)
     assert torch.equal(pairs, related(spec, n, n, 4, batch=2, width=16, data=inputs))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_sequences_told_by_where_they_begin(backward: bool) -> None:
+    """A list that ascends is drawn in order, among positions, and the rivals compute the same pattern."""
+    spec = from_text(BY_LIST)
+    setting = Setting(n=96, heads=2, kv_heads=2, d=8, e=8, repeat=1, backward=backward)
+    begins = []
+
+    def ours(*data: torch.Tensor) -> torch.Tensor:
+        begins.append(data[3])
+        return dense(spec, *data, dtype=torch.float32).out
+
+    timings = bench(spec, lambda: ours, setting)
+    assert not any(each.failure for each in timings if each.contender != "FlexAttention" or not backward)
+    assert (begins[0].diff() >= 0).all()
+    assert begins[0].max() > 8

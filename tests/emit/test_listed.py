@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from attncc.check.calls import inputs_of
 from attncc.check.oracle import dense
+from attncc.check.sizes import Case
 from attncc.spec.expr import Entry, Token, walk
 from tests.modules import SMALL, Built, build, build_file
 
@@ -243,3 +245,22 @@ def test_the_catalogue_has_patterns_of_data() -> None:
         *("bigbird", "bigbird_counted", "documents", "longformer_marked", "packed"),
         *("padded", "padded_causal", "ranges", "routing", "time_window"),
     }
+
+
+@pytest.mark.parametrize("name", ["documents", "bigbird", "explicit_topk"])
+@pytest.mark.parametrize("axis", [1, 3])
+def test_gradients_of_tensors_that_lie_in_another_order(name: str, axis: int, built: Callable[[str], Built]) -> None:
+    """Whole tiles in order are read where they lie; the room for their gradients is not laid out like them."""
+    found = built(name)
+    case = Case(batch=1, heads=2, kv_heads=2, n=128, m=128, d=16, e=16, dtype=torch.float64, name="order")
+    inputs = inputs_of(found.spec, case)
+    data = [inputs[each.name] for each in found.spec.data]
+
+    def gradients(turned: bool) -> tuple[Tensor, ...]:
+        own = [x.detach().clone() for x in data]
+        vectors = (x.transpose(axis, 2).contiguous().transpose(axis, 2) if turned else x for x in own[:3])
+        leaves = [x.requires_grad_() for x in vectors]
+        return torch.autograd.grad(found.module.attention(*leaves, *own[3:]).square().sum(), leaves)
+
+    for one, other in zip(gradients(turned=True), gradients(turned=False), strict=True):
+        torch.testing.assert_close(one, other)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -61,6 +61,24 @@ def test_gates_of_slabs_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(together, module.attention(*data, plan="linear"))
 
 
+@pytest.mark.parametrize("heads", [(4, 2), (2, 1), (3, 3)])
+@pytest.mark.parametrize("factor", ["1", "(h + 1)"])
+def test_numbers_of_entries_and_heads_of_slabs_together(tmp_path: Path, heads: tuple[int, int], factor: str) -> None:
+    """Entries that are equally long are computed together, each with numbers of its own."""
+    decay = f"exp((G[i] - G[j]) * {factor} / valid)"
+    spec = f"input g[B, H, m]; let G = cumsum(-softplus(g)); weight = {decay} * score; normalize = none"
+    module = build(f"attention x {{ pattern = causal; {spec} }}", tmp_path).module
+    generator = torch.Generator().manual_seed(5)
+    shapes = [(2, heads[0], 500, 8), (2, heads[1], 500, 8), (2, heads[1], 500, 8), (2, heads[1], 500)]
+    data = [torch.randn(each, generator=generator, dtype=torch.float64, requires_grad=True) for each in shapes]
+    results = []
+    for plan in ("linear", "blocked"):
+        out = module.attention(*data, plan=plan, kv_lengths=torch.tensor([450, 450]))
+        results.append((out, *torch.autograd.grad(out.square().sum(), data)))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_a_long_call_takes_few_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = build_file("linear_transformer_causal", tmp_path).module
     calls = []
@@ -89,14 +107,15 @@ def test_nothing_is_left_for_the_collector(tmp_path: Path) -> None:
 def test_sums_of_slabs_lie_in_memory_for_all(module: ModuleType, steps: tuple[int, int]) -> None:
     low_step, high_step = steps
     items = torch.arange(1, 61, dtype=torch.float64)[:, None, None, None]
+    blocks = SimpleNamespace(group=1, kv_heads=1)
     runs = module._Runs(lambda item: (items[item],), module._added)
     low, high = (20, 21) if low_step < 0 else (0, 9)
     for _ in range(5):
-        slots = module._Slots(4)
+        slots = module._Slots(4, blocks)
         expected = []
         for at in range(4):
             low, high = min(max(0, low + low_step), high - 1), min(60, high + high_step)
             slots.fill(at, runs, (low, high))
             expected.append(items[low:high].sum())
-        (found,) = slots.together(slice(0, 1))
+        (found,) = slots.together()
         assert found.flatten().tolist() == expected, "earlier sums are not written over"

@@ -25,7 +25,7 @@ class Collapse:
     state_size: str  # of a head, about: as if values were as wide as queries
     at_once: str  # how many numbers of a kind slabs have that are computed together
     together: bool  # whether slabs may be computed together, as batch entries
-    heads: str  # how many heads have states of their own
+    by_query_head: bool  # whether query heads have states of their own
     block_names: str
     key_parts: str  # the same of a part of the pattern
     begun: list[str]
@@ -40,10 +40,9 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
     if plan.states is None:
         return None
     printer = StatesPrinter(plan, operands, form.uniform(), form.backward, form.used)
-    core = operands.core
     of_rows = ("d_out_rows", *printer.statistics_of_slab())
-    own = ("_entries_of(numbers, slab)", "heads")
-    begun = (*printer.row_values, *own, "kv_heads", "slab")
+    own = ("_entries_of(numbers, slab)", printer.heads_of("slab"))
+    begun = (*printer.row_values, *own, "slab")
     return Collapse(
         rows=plan.slabs.block,
         near=printer.near,
@@ -57,7 +56,7 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
             each.kind is Kind.OFFSET_NUMBER or (each.kind is Kind.TABLE and operands.has_batch(each))
             for each in operands
         ),
-        heads=f"{core.rows if plan.states.by_query_head else core.values}.shape[1]",
+        by_query_head=plan.states.by_query_head,
         block_names=printer.block_names(),
         key_parts=printer.block_names("_part"),
         begun=lines("found", *begun, indent=24),

@@ -143,8 +143,9 @@ def _as_factor(x, state):
     x = x.to(state.dtype)
     if x.dim() < 4:
         return x
-    heads = x.shape[1]
-    return x.expand(max(x.shape[0], state.shape[0] // heads), heads, 1, x.shape[3]).flatten(0, 1).mT
+    batch, heads = x.shape[:2]
+    entries = state.shape[0] // heads if heads > 1 else batch
+    return x.expand(entries, state.shape[0] // entries, 1, x.shape[3]).flatten(0, 1).mT
 ''',
     "_per_row": '''
 def _per_row(x, slab, q):

@@ -165,7 +165,8 @@ class _Texts:
             made = f"{self.core.rows}.new_zeros(shape[0] * shape[1], *lists.rows.shape[1:]{width}, dtype=wide)"
             found.append(f"{gradient_name(each.name)}_tiles = {made}")
         for total in self.of_keys:
-            found.append(f"{total.name}_tiles = torch.zeros_like({total.operand.name}_tiles, dtype=wide)")
+            tiles = f"{total.operand.name}_tiles"  # zeros_like would take its order in memory, too
+            found.append(f"{total.name}_tiles = {tiles}.new_zeros({tiles}.shape, dtype=wide)")
         return found
 
     def _own_sum(self, total: Total) -> str:

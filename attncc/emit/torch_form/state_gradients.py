@@ -114,12 +114,12 @@ class GradientPrinter(SumPrinter):
             for each, term in self.pairs():
                 at = self.states.sums.index(each)
                 found.append(f"torch.bmm(f{term}.mT, g{at})")
-            self.print_result(writer, found, "slab.count")
+            self.print_result(writer, found, "slab.blocks", "slab.count")
 
     def _print_key_gradients(self, writer: Writer) -> None:
         core = self.operands.core
         own = self.key_gradients
-        arguments = f"{self.block_names()}, numbers{self.heads()}, blocks, first, count"
+        arguments = f"{self.block_names()}, numbers, blocks, first, count"
         with writer.block(f"def _key_gradients(found, {arguments}):"):
             writer.line('"""What the rows that see all keys of some blocks give to the gradients of these."""')
             self.block_start(writer)
@@ -156,7 +156,7 @@ class GradientPrinter(SumPrinter):
         statistics = [name for name in self.statistics() if name != "delta"]
         delta = ["out"] * self.plan.reads_delta + ["d_lse"] * (self.plan.reads_delta and self.plan.has_lse)
         totals = dict.fromkeys(gradient_name(each.name) for each in (*self.key_gradients, values))
-        return [*names, "d_out", *statistics, *delta, "numbers", "heads"], [f"{name}{suffix}" for name in totals]
+        return [*names, "d_out", *statistics, *delta, "numbers"], [f"{name}{suffix}" for name in totals]
 
     def _print_add_key_gradients(self, writer: Writer) -> None:
         """The second pass of backward, over blocks of keys."""
@@ -175,14 +175,15 @@ class GradientPrinter(SumPrinter):
                         writer.line(f"{each.name}_rows = _rows_in({each.name}, slab)")
                 keys = [each.name for each in self.keys.operands] if self.near else []
                 arguments = [*self.row_values, *keys, "d_rows", *self.statistics_of_slab()]
-                writer.listing("return _of_slab(", [[*arguments, "_entries_of(numbers, slab)", "heads", "slab"]], ")")
+                arguments += ["_entries_of(numbers, slab)", self.heads_of("slab"), "slab"]
+                writer.listing("return _of_slab(", [arguments], ")")
             writer.line()
             with writer.block("for group in _by_blocks(slabs):"):
                 writer.line("blocks = group[0].blocks")
-                writer.line("own = _entries_of(numbers, blocks)")
+                writer.line("own = _own_numbers(numbers, blocks)")
                 writer.line(f"sums = _RunsOfBlocks(of_slab, {self.joined_by('blocks.ahead, True')}, group)")
                 with writer.block("for first, count, found in sums.groups():"):
-                    names_of_block = f"{self.block_names()}, own{self.heads()}"
+                    names_of_block = f"{self.block_names()}, own"
                     writer.line(f"given = _key_gradients(found, {names_of_block}, blocks, first, count)")
                     with writer.block("if given is not None:"):
                         for at, each in enumerate(self.key_gradients):

@@ -39,11 +39,13 @@ class SumPrinter(StateTexts):
         if self.keys.reads_position:
             writer.line(f"j = {self.at_keys(f'blocks.coordinates(first, count, {core.values}.device)')}")
         if any(name != "_" for name in self.uniform):
-            writer.line("numbers = _repeated(numbers, count)")
+            writer.line("numbers = _repeated(numbers, blocks, count)")
+        if self.states.by_query_head:
+            writer.line(f"heads = {core.values}.shape[1] * blocks.group")
 
     def _print_of_block(self, writer: Writer) -> None:
         core = self.operands.core
-        with writer.block(f"def _of_blocks({self.block_names()}, numbers{self.heads()}, blocks, first, count):"):
+        with writer.block(f"def _of_blocks({self.block_names()}, numbers, blocks, first, count):"):
             writer.line('"""What the keys of each of some blocks add to the sums of rows that see all of them."""')
             self.block_start(writer)
             if self.near:
@@ -59,14 +61,14 @@ class SumPrinter(StateTexts):
                 f"torch.bmm(f{term}.mT, values)" if each.of_values else f"f{term}.sum(1)[..., None]"
                 for each, term in self.pairs()
             ]
-            self.print_result(writer, found, "count")
+            self.print_result(writer, found, "blocks", "count")
 
     def _print_running(self, writer: Writer) -> None:
-        with writer.block(f"def _running_sums({self.block_names()}, numbers, heads):"):
+        with writer.block(f"def _running_sums({self.block_names()}, numbers):"):
             writer.line('"""Sums over runs of blocks of keys, for the slabs of one pass."""')
             writer.line()
             with writer.block("def of_blocks(blocks, first, count):"):
-                own = f"_entries_of(numbers, blocks){self.heads()}"
+                own = "_own_numbers(numbers, blocks)"
                 writer.line(f"return _of_blocks({self.block_names()}, {own}, blocks, first, count)")
             writer.line()
             writer.line(f"return _RunsOfSlabs(of_blocks, {self.joined_by('not blocks.ahead, False')})")
@@ -74,7 +76,7 @@ class SumPrinter(StateTexts):
     def joined_by(self, flags: str) -> str:
         if not self.near:
             return "lambda _: _added"
-        return f"lambda blocks: functools.partial(_joined, {flags}, _entries_of(numbers, blocks))"
+        return f"lambda blocks: functools.partial(_joined, {flags}, _own_numbers(numbers, blocks))"
 
     def _at_rows(self, coordinate: str) -> str:
         return coordinate if self.plan.pieces is None else f"slab.part.rows.at({coordinate})"
@@ -85,12 +87,15 @@ class SumPrinter(StateTexts):
         near = f"{near}, " if self.near else ""
         return f"_key_features({self.key_names}{j}{near}numbers{self.heads()})"
 
-    def print_result(self, writer: Writer, found: list[str], count: str) -> None:
+    def print_result(self, writer: Writer, found: list[str], blocks: str, count: str) -> None:
         if len(found) == 1:
             writer.line(f"states = ({found[0]},)")
         else:
             writer.listing("states = (", [[each] for each in found], ")")
-        writer.line("return _parted(states, near, positions)" if self.near else f"return _parted(states, {count})")
+        if self.near:
+            writer.line(f"return _parted(states, near, positions, {blocks})")
+        else:
+            writer.line(f"return _each(states, {blocks}, {count})")
 
     def slab_start(self, writer: Writer) -> None:
         if self.rows.reads_position:
@@ -107,7 +112,7 @@ class SumPrinter(StateTexts):
         writer.line(f"{self.names('s')} = sums.states" if self.near else f"{self.names('s')} = sums")
 
     def _print_begun(self, writer: Writer) -> None:
-        with writer.block(f"def _begun(found, {self.row_names}numbers, heads, kv_heads, slab):"):
+        with writer.block(f"def _begun(found, {self.row_names}numbers, heads, slab):"):
             writer.line(
                 '"""The sums of a slab\'s rows over the keys that all of them see; None where there are none."""'
             )
@@ -138,4 +143,4 @@ class SumPrinter(StateTexts):
             writer.line(f"return {', '.join(found)}{',' * (len(found) == 1)}")
 
     def _folded_shape(self, name: str) -> str:
-        return f"slab.shape[0] * kv_heads, -1, {name}.shape[-1]"
+        return f"slab.shape[0] * slab.own_heads, -1, {name}.shape[-1]"

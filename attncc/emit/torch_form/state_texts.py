@@ -144,6 +144,10 @@ class StateTexts:
     def heads(self) -> str:
         return ", heads" if self.states.by_query_head else ""
 
+    def heads_of(self, slab: str) -> str:
+        """How many heads of a slab's batch entries have states of their own."""
+        return f"{slab}.shape[1]" if self.states.by_query_head else f"{slab}.own_heads"
+
     def block_names(self, suffix: str = "") -> str:
         """What functions of blocks read of keys, under the names that it has in a part of the pattern or the whole."""
         names = dict.fromkeys([*(each.name for each in self.keys.operands), self.operands.core.values])

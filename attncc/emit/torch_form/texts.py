@@ -178,7 +178,7 @@ class PassTexts:
         if self.form.begun and operand.kind in _COLUMNS:
             return f"_keys_of({operand.name}{'_part' * (self.form.pieces is not None)}, slab, chunks)"
         if self.form.begun and operand.kind is Kind.ROW_VECTOR:
-            return f"_folded({operand.name}_rows, kv_heads)"
+            return f"_folded({operand.name}_rows, slab)"
         if self.form.pieces is None:
             return self.operands.by_slab(operand)
         if operand.kind in _COLUMNS:
@@ -209,7 +209,7 @@ class PassTexts:
 
     def _folded_state(self, at: int) -> str:
         own = f"states[{at}]"
-        return f"_folded(_rows_in({own}, slab), kv_heads)" if self.form.begun else f"_fold({own}, slab, kv_heads)"
+        return f"_folded(_rows_in({own}, slab), slab)" if self.form.begun else f"_fold({own}, slab, kv_heads)"
 
     def _rows_of_state(self, at: int) -> str:
         return f"_rows_in(states[{at}], slab)" if self.form.begun else f"states[{at}][slab.entries, :, slab.rows]"
