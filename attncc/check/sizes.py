@@ -46,7 +46,7 @@ class Case:
 
 _AXES: dict[str, tuple[object, ...]] = {
     "dtype": (torch.float32, torch.bfloat16, torch.float16, torch.float64),
-    "n": (63, 1, 7, 521),
+    "n": (63, 1, 7, 521, 128),  # and whole tiles
     "m": ("n", "longer", "shorter"),
     "d": (64, 1, 8, 40, 72, 128),
     "e": ("d", "wider", "narrower"),
@@ -59,7 +59,7 @@ _AXES: dict[str, tuple[object, ...]] = {
     "memory": ("plain", "strided", "garbage", "strided garbage"),
 }
 _QUICK: dict[str, tuple[object, ...]] = _AXES | {
-    "n": (63, 1, 7),
+    "n": (63, 1, 7, 64),
     "d": (64, 8, 40),
     "e": ("d", "wider"),
     "batch": (2, 1),

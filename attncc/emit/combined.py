@@ -11,7 +11,7 @@ from attncc.emit.functional import choice_words
 from attncc.emit.header import derivation, docstring, header
 from attncc.emit.imports import with_imports
 from attncc.emit.module import emit_core
-from attncc.emit.prologue.arguments import Arguments, declared
+from attncc.emit.prologue.arguments import Arguments, before_and_behind, declared
 from attncc.emit.prologue.derive import CombinedOutputs
 from attncc.emit.render import render
 from attncc.emit.torch_form.library import library
@@ -34,6 +34,7 @@ class Call:
     name: str
     function: str
     data: str
+    step_data: str  # and its cache
     reads_scale: bool
     gives_lse: bool
     has_states: bool
@@ -139,7 +140,8 @@ def _values(
         "choice_words": choice_words(choices_of(spec)),
         "decodes": decoders is not None,
         "reads_length": bool(with_length),
-        "signature": ", ".join(f"{each.name}: Tensor" for each in spec.data),
+        "signature": ", ".join(map(declared, spec.data)),
+        "step_signature": ", ".join(before_and_behind(spec.data, "cache: Cache", declared)),
         "forms": not with_length,
         "spec": spec,
         "docstring": docstring(spec),
@@ -152,6 +154,7 @@ def _values(
                 name,
                 called[name],
                 ", ".join(each.name for each in plan.spec.data),
+                ", ".join(before_and_behind(plan.spec.data, f"carried.{name}", lambda each: each.name)),
                 plan.spec.reads_scale,
                 name in merged,
                 plan.states is not None,

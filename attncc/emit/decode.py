@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attncc.emit.operands import Operands
-from attncc.emit.prologue.arguments import Arguments
+from attncc.emit.prologue.arguments import Arguments, before_and_behind, declared
 from attncc.emit.prologue.derive import Prologue
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.texts import PassTexts
@@ -50,9 +50,11 @@ class Decode:
     rows: str
     keys: str
     signature: str
+    step_signature: str
     step_options: str
     prefill_options: str
     anew: bool
+    blocks: bool  # whether blocks of keys that are full are kept
     token_axes: str
 
 
@@ -109,10 +111,12 @@ def decode_of(
         sized_values=values,
         rows=sizes[Size.QUERIES],
         keys=sizes[Size.KEYS],
-        signature=", ".join(f"{name}: Tensor" for name in data),
+        signature=", ".join(map(declared, spec.data)),
+        step_signature=", ".join(before_and_behind(spec.data, "cache: Cache", declared)),
         step_options="".join(f", {each}" for each in ["*", *optional] if optional),
         prefill_options="".join(f", {each}" for each in options),
         anew=decoder.anew,
+        blocks=decoder.blocks,
         token_axes=_token_axes(spec),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attncc.emit.decode import Decode, decode_of
+from attncc.emit.kept import kept_blocks
 from attncc.emit.operands import Operands
 from attncc.emit.prologue.arguments import Arguments, declared
 from attncc.emit.prologue.derive import Prologue
@@ -12,7 +13,7 @@ from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.texts import PassTexts
 from attncc.graph.core import Kind
 from attncc.graph.widths import width_text
-from attncc.plan.decoder import Decoder
+from attncc.plan.decoder import Decoder, keeps_blocks
 from attncc.plan.model import Plan
 from attncc.spec.choices import Choice, choices_of
 from attncc.spec.data import Data, Make, Size
@@ -37,30 +38,42 @@ def choice_words(choices: Sequence[Choice]) -> list[str]:
 class FunctionalForm:
     """Texts of the functions that callers see."""
 
-    def __init__(self, plan: Plan, operands: Operands, form: TorchForm, texts: PassTexts) -> None:
+    def __init__(self, plan: Plan, operands: Operands, form: TorchForm, texts: PassTexts, kept_as: str = "") -> None:
         self.plan = plan
         self.spec = plan.spec
         self.operands = operands
         self.form = form
         self.texts = texts
+        self.kept_as = kept_as  # the name under which a choice's blocks of keys are kept while decoding
         self.arguments = Arguments(plan.spec)
         self.used: set[str] = set()
         self.stand_ins = self._stand_ins()
         self.decoder: Decoder | None = None
         self.defers = False
+        self.hands_on = False  # whether what is derived takes blocks of keys that are kept
         self.decode: Decode | None = None
 
     def prologue(self, decoder: Decoder | None) -> str:
         """The function that derives operands, if any is derived."""
         self.decoder = decoder
         carries = decoder is not None and decoder.carries
-        printer = Prologue(self.plan, self.operands, frozenset(self.stand_ins), carries=carries)
+        keeps = decoder is not None and decoder.blocks
+        printer = Prologue(self.plan, self.operands, frozenset(self.stand_ins), carries=carries, keeps=keeps)
+        self.hands_on = printer.keeps
         text = printer.text()
         self.defers = printer.defers
         if decoder is not None:
             self.decode = decode_of(decoder, self.plan, self.operands, self.form, self.texts, printer)
         self.used |= printer.used
         return text
+
+    def _kept_blocks(self) -> str:
+        """The call that goes on from blocks of keys that are kept; nothing where none are."""
+        decodes = self.decoder is not None and keeps_blocks(self.plan)
+        if not (self.kept_as or decodes):
+            return ""
+        self.used.add("_kept_blocks")
+        return kept_blocks(self.plan, self.operands, self.kept_as or "keys")
 
     def values(self) -> dict[str, object]:
         """What the template reads, by name."""
@@ -107,6 +120,8 @@ class FunctionalForm:
             "numbers_call": self.texts.numbers_call(),
             "numbers_call_k": self.texts.numbers_call(unread),
             "decode": self.decode,
+            "hands_on": self.hands_on,
+            "kept_blocks": self._kept_blocks(),
             "choice_words": choice_words(choices),
             "choices": [f'"{each.name}": {self._choice(each)},' for each in choices],
             "scale_argument": ", scale" if spec.reads_scale else "",

@@ -16,8 +16,9 @@ from attncc.emit.torch_form.listed import listed_of
 from attncc.emit.torch_form.texts import PassTexts
 from attncc.emit.triton_form.host import TritonForm
 from attncc.graph.ops import Op
-from attncc.plan.decoder import Decoder, decoder_of
+from attncc.plan.decoder import Decoder, decoder_of, keeps_blocks
 from attncc.plan.model import Plan
+from attncc.spec.choices import choices_of
 
 
 def emit_core(plan: Plan, branch: str = "", *, decodes: bool = True) -> str:
@@ -28,10 +29,12 @@ def emit_core(plan: Plan, branch: str = "", *, decodes: bool = True) -> str:
         decodes: whether the module decodes where the plan can.
     """
     text = render("module.py.jinja", _values(plan, branch, decodes=decodes))
+    keeps = decodes and isinstance(decoder_of(plan), Decoder)
     for each in plan.chosen:
         for part, numbers in (("numbers", each.plan), ("among", each.among)):
             if numbers is not None:
-                values = _values(numbers, branch, decodes=False, kernels=False)
+                kept_as = f"{part} of {each.choice}" if keeps and keeps_blocks(numbers) else ""
+                values = _values(numbers, branch, decodes=False, kernels=False, kept_as=kept_as)
                 values |= {"numbers_alone": True, "weights_data": values["data"], "weights_arguments": values["data"]}
                 values["gives_shares"] = each.of_shares and part == "numbers"
                 of_choice = finish(render("module.py.jinja", values))
@@ -39,7 +42,7 @@ def emit_core(plan: Plan, branch: str = "", *, decodes: bool = True) -> str:
     return finish(with_imports(header(plan.spec, (("", plan),)), text))
 
 
-def _values(plan: Plan, branch: str, *, decodes: bool, kernels: bool = True) -> dict[str, object]:
+def _values(plan: Plan, branch: str, *, decodes: bool, kernels: bool = True, kept_as: str = "") -> dict[str, object]:
     """What the template reads; texts are printed, numbers and flags decided elsewhere."""
     spec = plan.spec
     operands = Operands(spec, plan.core)
@@ -52,7 +55,7 @@ def _values(plan: Plan, branch: str, *, decodes: bool, kernels: bool = True) -> 
     kept = (*statistics, "residual") if plan.reads_delta else statistics
     lse_index = 1 + statistics.index("lse") if plan.has_lse else 0
     texts = PassTexts(plan, operands, torch_form)
-    functional = FunctionalForm(plan, operands, torch_form, texts)
+    functional = FunctionalForm(plan, operands, torch_form, texts, kept_as)
     decoder = decoder_of(plan)
     prologue = functional.prologue(decoder if isinstance(decoder, Decoder) and decodes else None)
     passes = texts.values()
@@ -72,6 +75,8 @@ def _values(plan: Plan, branch: str, *, decodes: bool, kernels: bool = True) -> 
         **passes,
         **interface,
         "numbers_alone": False,
+        "chooses": bool(plan.chosen) and kernels,
+        "choice_names": tuple(each.name for each in choices_of(spec)),
         "gives_shares": False,
         "spec": spec,
         "derivation": derivation(plan.steps),

@@ -92,10 +92,16 @@ def _refuse_choices_among_blocks(spec: Spec) -> None:
     found = choices_of(spec)
     if spec.blocks is not None and found:
         label = Label(found[0].let.span or spec.span, "chosen here")
-        note = "`pool` makes one key of several, and choices are of single keys"
-        raise AttnError(
-            Diagnostic("E306", f"`{found[0].name}` is a choice in an attention of blocks", (label,), (note,))
+        note = (
+            "callers get and give a choice as a number for each key of the call, or as numbers of such keys, and "
+            "`pool` makes one key of several"
         )
+        help_ = (
+            "choose in a branch of single keys, by what a branch of these blocks gives to them: "
+            "`top(…, by = shares(means), blocks = …)`"
+        )
+        message = f"`{found[0].name}` is a choice in an attention of blocks"
+        raise AttnError(Diagnostic("E306", message, (label,), (note,), (help_,)))
 
 
 def _refuse_clashing_choices(spec: Spec) -> None:

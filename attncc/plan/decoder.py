@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attncc.graph.core import Kind
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.ranges import HeadClass, Interval, Segment
-from attncc.spec.data import Blocks
+from attncc.spec.data import Blocks, Size
 from attncc.spec.expr import (
     TRUE,
     Binary,
@@ -24,8 +24,10 @@ from attncc.spec.expr import (
     substitute,
     walk,
 )
+from attncc.spec.model import Spec
 from attncc.spec.sides import Side, side_of
 
+_TOKENS = frozenset({Size.QUERIES, Size.KEYS})
 _LENGTHS = frozenset({Name.QUERIES, Name.KEYS, Name.VALID})
 
 
@@ -39,7 +41,8 @@ class Decoder:
         sums: whether keys that all later queries see are summed up and not kept.
         reads_length: whether weights read how long the whole sequence is.
         carries: whether derived values are sums over keys, which go on from token to token.
-        anew: whether what the caller gives of keys stays, and all that is derived from it is derived anew.
+        anew: whether what the caller gives of keys stays, and what is derived from it is derived anew.
+        blocks: whether blocks of keys that are full are made once all the same.
     """
 
     leading: int = 0
@@ -48,6 +51,7 @@ class Decoder:
     reads_length: bool = False
     carries: bool = False
     anew: bool = False
+    blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ def decoder_of(plan: Plan) -> Decoder | str:
     core = plan.core
     if not all(each.facts.causal for each in classes):
         return "the pattern is not proven causal, and a query may see keys that come after it"
+    if (reason := _why_not(plan.spec)) is not None:
+        return reason
     derived = [each.value for each in core.derived if each.value is not None]
     if any(isinstance(node, OverKeys) and node.function == "rank" for each in derived for node in walk(each)):
         return "keys are ranked, and a later key changes the places of those before it"
@@ -89,6 +95,15 @@ def decoder_of(plan: Plan) -> Decoder | str:
     )
 
 
+def _why_not(spec: Spec) -> str | None:
+    """Why new tokens' part of some data is no part of the data of all tokens, if it is not."""
+    if any(isinstance(axis, Blocks) for each in spec.data for axis in each.axes):
+        return "a table has entries for all blocks, and a step knows those of the new tokens alone"
+    if any(each.maker is not None and set(each.axes) & _TOKENS for each in spec.data):
+        return "what is made from a seed has numbers for each token, and a step knows the new ones alone"
+    return None
+
+
 def _anew(plan: Plan) -> Decoder | str:
     """A decoder of a plan in which a key to come may change what is derived of those before it: blocks and choices."""
     related = [part for each in plan.chosen for part in (each.plan, each.among) if part is not None]
@@ -98,9 +113,17 @@ def _anew(plan: Plan) -> Decoder | str:
     fields = (spec.pattern, spec.score, spec.weight, spec.normalizer)
     if any(names_in(each) & _LENGTHS for each in fields):
         return "blocks of keys and choices are made anew for each token, but something reads how many tokens there are"
-    if any(isinstance(axis, Blocks) for each in spec.data for axis in each.axes):
-        return "blocks of keys and choices are made anew for each token, but a table has entries for all blocks"
-    return Decoder(anew=True)
+    parts = [plan, *(part for each in plan.chosen for part in (each.plan, each.among) if part is not None)]
+    return Decoder(anew=True, blocks=any(map(keeps_blocks, parts)))
+
+
+def keeps_blocks(plan: Plan) -> bool:
+    """Whether all that is made of a block of keys once it is full depends on its keys alone."""
+    core = plan.core
+    if plan.spec.blocks is None or core.of_kind(Kind.OFFSET_NUMBER, Kind.TABLE):
+        return False
+    values = [each.value for each in core.derived if each.value is not None]
+    return not any(isinstance(node, OverKeys) for each in values for node in walk(each))
 
 
 def _looks_up_pairs(plan: Plan) -> bool:
@@ -123,6 +146,8 @@ def decoders_of(mixture: Mixture) -> dict[str, Decoder] | str:
     for name, each in found.items():
         if isinstance(each, str):
             return f"of the branch `{name}`, {each}"
+    if (reason := _why_not(mixture.spec)) is not None:
+        return reason
     combine = mixture.spec.combine
     assert combine is not None
     if names_in(combine) & _LENGTHS:

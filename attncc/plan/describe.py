@@ -150,6 +150,8 @@ def decoder_text(decoder: Decoder) -> str:
     if decoder.sums:
         return "sums over the keys that all later queries see, and the other keys so far"
     if decoder.anew:
+        if decoder.blocks:
+            return "every key so far as it was given, and blocks that are full; choices are made anew"
         return "every key so far as it was given, of which blocks and choices are made anew"
     if decoder.back is None:
         return "every key so far"

@@ -60,7 +60,7 @@ class Declarations:
         if made is None or made.span is None:
             return
         behind = found[found.index(made) + 1 :]
-        other = next((each for each in behind if each.maker is None and each.role is Role.INPUT), None)
+        other = next((each for each in behind if each.maker is None), None)
         if other is not None and other.span is not None:
             labels = Label(other.span, "the caller has to pass this"), Label(made.span, "and may leave this out")
             helps = (f"declare `{made.name}` last",)

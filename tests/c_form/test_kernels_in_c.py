@@ -103,3 +103,14 @@ def test_combinations(name: str, tmp_path: Path) -> None:
     for way in ways_of(built.module, "c"):
         verdict = compare(built.module, built.spec, replace(APART, d=12, q_start=None), way)
         assert verdict.ok, verdict.text
+
+
+@pytest.mark.parametrize("names", [("c", "r", "y", "unsigned"), ("linux", "NULL", "VECTOR", "Rows")], ids=str)
+def test_data_may_have_names_that_mean_something_in_c(names: tuple[str, ...], tmp_path: Path) -> None:
+    label, of_keys, of_rows, vector = names
+    declared = f"input {label}[B, m]: int, {of_keys}[B, H, m], {of_rows}[B, H, n], {vector}[B, H, m, d]"
+    score = f"scale * dot(q, k) + {of_keys} + {of_rows} + dot(q, {vector})"
+    text = f"attention named {{ {declared}; pattern = causal & {label}[i] == {label}[j]; score = {score} }}"
+    built = build(text, tmp_path, in_c=True)
+    verdict = compare(built.module, built.spec, PLAIN, "c")
+    assert verdict.ok, verdict.text

@@ -305,3 +305,51 @@ def test_lists_that_stand_beside_a_window_have_tiles_of_their_own(tmp_path: Path
     verdict = compare(built.module, built.spec, case, "torch")
     assert verdict.ok, verdict.text
     assert [alone for _, _, alone in built.module._PASSES] == [None, (1, 16)]
+
+
+CHOSEN = ["the best beside a window", "the best of a bucket", "blocks by their means", "a code of two"]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_compilers_take_new_lengths_and_data_as_they_come(name: str, tmp_path: Path) -> None:
+    """After a second length nothing is compiled again, and nothing is compiled for some data alone."""
+    built = build(f"attention lengths {{ {BODIES[name]} }}", tmp_path)
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    compiled = torch.compile(built.module.attention, backend="aot_eager", fullgraph=True)
+    graphs = []
+    for n in (24, 40, 64, 96):
+        for seed in (0, 1):
+            case = Case(batch=2, heads=4, kv_heads=2, n=n, m=n, d=6, e=6, dtype=torch.float32, name=str(seed))
+            data = {key: x for key, x in inputs_of(built.spec, case).items() if not key.startswith("g_")}
+            data = {each.name: data[each.name].requires_grad_(each.is_real) for each in built.spec.data}
+            found, chosen = compiled(**data, return_choices=True)
+            wanted = built.module.attention(**data, choices=chosen)
+            torch.testing.assert_close(found, wanted)
+            found.sum().backward()
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[1:] == [graphs[1]] * 3
+
+
+def test_no_rows_and_no_batch(built: Built) -> None:
+    data = {each.name: data_of(built)[each.name] for each in built.spec.data}
+    for axis, name in ((0, "B"), (2, "n")):
+        axes = {each.name: [getattr(one, "value", one) for one in each.axes] for each in built.spec.data}
+        none = {key: x.narrow(axes[key].index(name), 0, 0) if name in axes[key] else x for key, x in data.items()}
+        out, choices = built.module.attention(*none.values(), return_choices=True)
+        assert out.shape[axis] == 0
+        assert choices
+
+
+def test_numbers_that_are_none_are_not_chosen(tmp_path: Path) -> None:
+    """A key whose number is NaN counts as the last of all, and is not taken."""
+    built = build("attention chosen { let best = top(3, among = causal); pattern = best }", tmp_path)
+    q, k, v = (x.clone() for x in list(data_of(built).values())[:3])
+    q = q[:, :, :1].expand(-1, -1, 12, -1)
+    _, wanted = built.module.attention(q, k[:, :, [0, 1, 2, 3, 5, 6]], v[:, :, :6], return_choices=True, q_start=9)
+    k[:, :, 4] = torch.nan
+    out, choices = built.module.attention(q, k[:, :, :7], v[:, :, :7], return_choices=True, q_start=9)
+    assert out.isfinite().all()
+    expected = wanted["best"][:, :, :1]
+    assert torch.equal(choices["best"][:, :, :1], expected + (expected >= 4))

@@ -51,6 +51,14 @@ BRANCHES = {
     "gated": "input g[B, H, n]; branch a { pattern = window(9) }; branch b { pattern = causal; weight = dot(q, k); "
     "normalize = none }; combine = sigmoid(g) * a - b",
     "by position": "branch a { pattern = window(9) }; branch b { pattern = causal }; combine = sin(i) * a + b",
+    "of blocks that overlap": "branch a { let k = pool(unit(k), 6, 4) at 4 * j + 5; "
+    "let v = pool(v, 6, 4) at 4 * j + 5; pattern = causal }; branch b { "
+    "let best = top(2, by = shares(a), among = j // 8 < i // 8, blocks = 8); "
+    "pattern = causal & (best | i // 8 == j // 8) }; combine = a + b",
+    "of blocks with numbers": "input g[B, H, m]; branch a { let k = pool(k, 5) at 5 * j + 4; "
+    "let v = pool(v, 5) at 5 * j + 4; let u = pool(tanh(g), 5) at 5 * j + 4; "
+    "pattern = i - j >= 3; score = dot(q, k) + u }; "
+    "branch b { pattern = window(9) }; combine = merge(a, b)",
     "of some length": "branch a { pattern = causal; weight = sigmoid(score - log(n)); normalize = none }; "
     "branch b { pattern = earlier_chunks(8); weight = dot(q, k) / m; normalize = none }; combine = a + b",
 }
@@ -245,6 +253,8 @@ REFUSED = {
     "a gate": f"pattern = causal; {GATED}",
     "a gate by channel": f"pattern = causal; {BY_CHANNEL}",
     "a window": "pattern = window(9)",
+    "blocks": "input g[B, H, n]; branch a { let k = pool(k, 4) at 4 * j + 3; let v = pool(v, 4) at 4 * j + 3; "
+    "pattern = causal }; branch b { pattern = window(9) }; combine = a + g * b",
     "branches": "input g[B, H, m]; let G = cumsum(min(g, 0)); branch a { pattern = window(9) }; "
     "branch b { pattern = causal; weight = exp(G[i] - G[j]) * score; normalize = none }; combine = a + b",
 }
@@ -266,3 +276,30 @@ def test_a_refused_step_leaves_the_cache_as_it_was(name: str, tmp_path: Path) ->
     for at in range(30, 40):
         out, cache = built.module.step(*some(spec, inputs, at, at + 1), cache)
         torch.testing.assert_close(out, whole[:, :, at : at + 1], rtol=1e-9, atol=1e-9)
+
+
+def test_full_blocks_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step pools the keys of blocks that are not full, and lays out those tiles of keys alone that its row meets."""
+    built = build_file("nsa", tmp_path, **SMALL["nsa"])
+    case = replace(CASE, n=2000, m=2000)
+    inputs = inputs_of(built.spec, case)
+    module, lengths, sizes = built.module, [], []
+    pooled, tiled = module._pooled, module._tiled
+
+    def counted(x: Tensor, *others: object) -> Tensor:
+        lengths.append(x.shape[2])
+        return pooled(x, *others)  # type: ignore[no-any-return]
+
+    def counted_tiles(*others: object) -> Tensor:
+        sizes.append(tiled(*others).shape[1:3].numel())
+        return tiled(*others)  # type: ignore[no-any-return]
+
+    _, cache = module.prefill(*some(built.spec, inputs, 0, 1970))
+    _, cache = module.step(*some(built.spec, inputs, 1970, 1971), cache)  # which fills the cache with blocks
+    monkeypatch.setattr(module, "_pooled", counted)
+    monkeypatch.setattr(module, "_tiled", counted_tiles)
+    for at in range(1971, 2000):
+        module.step(*some(built.spec, inputs, at, at + 1), cache)
+    assert lengths
+    assert max(lengths) <= 2 * 16  # of a block that is chosen, the longest
+    assert max(sizes) <= 4 * 64

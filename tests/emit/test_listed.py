@@ -23,6 +23,7 @@ TEXTS = {
     "weight = dot(q, k)\nnormalize = none",
     "rounds": "input a[B, H, m]: int, b[B, H, m]: int\npattern = a[i] == a[j] | b[i] == b[j] | i - j in [0, 1]",
     "marks": "input mark[B, m]: bool\npattern = window(5, 5) | mark[i] | mark[j]",
+    "kinds that are seen": "input kind[B, m]: int, t[H, 4]: bool\npattern = t[h, kind[j]] | i == j",
     "blocks and marks": "input t[B, H, ceil(m / 16), ceil(m / 16)]: bool, mark[B, m]: bool\n"
     "pattern = t[h, i // 16, j // 16] | mark[j]",
 }
@@ -85,6 +86,15 @@ def test_skewed_buckets(name: str, n: int, built: Callable[[str], Built]) -> Non
         agrees(built(name), operands(n), buckets)
 
 
+@pytest.mark.parametrize("name", ["documents", "buckets"])
+def test_the_largest_and_the_smallest_numbers(name: str, built: Callable[[str], Built]) -> None:
+    """Hidden keys stand behind those that have the largest number there is."""
+    ends = torch.tensor([-(1 << 63)] * 20 + [7] * 5 + [(1 << 63) - 1] * 45)
+    data = ends.expand(2, 70) if name == "documents" else ends.expand(2, 2, 70).flip(-1)
+    agrees(built(name), operands(70), data)
+    agrees(built(name), operands(70), data, kv_lengths=(61, 22))
+
+
 def test_several_rounds_of_buckets(built: Callable[[str], Built]) -> None:
     for one, other in zip(skewed(130), reversed(list(skewed(130))), strict=True):
         agrees(built("rounds"), operands(130), one, other)
@@ -98,6 +108,44 @@ def test_numbers_of_several_types_and_strides(dtype: torch.dtype, built: Callabl
     strided = torch.randint(0, 2, shape, generator=generator).to(dtype).permute(*range(len(shape) - 1, -1, -1))
     agrees(built(name), operands(70), strided)
     agrees(built(name), operands(70), strided[:1].expand(2, *strided.shape[1:]))
+
+
+LAYOUTS: dict[str, tuple[int, ...]] = {
+    "heads behind tokens": (0, 2, 1, 3),
+    "features before tokens": (0, 1, 3, 2),
+    "batch last": (3, 1, 2, 0),
+}
+
+
+WHOLE_TILES = ("documents", "buckets", "marks", "explicit_topk", "nsa_selected", "buckets by products")
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("name", WHOLE_TILES)
+def test_whole_tiles_of_vectors_that_lie_otherwise_in_memory(
+    name: str, layout: tuple[int, ...], batch: int, built: Callable[[str], Built]
+) -> None:
+    """Tiles of keys may be views of what the caller passes; what is added up for them is not."""
+
+    def laid(x: Tensor) -> Tensor:
+        moved = x.detach()[:batch].permute(layout).contiguous().permute([layout.index(axis) for axis in range(4)])
+        return moved.requires_grad_()
+
+    generator = torch.Generator().manual_seed(0)
+    data = {
+        "documents": torch.randint(0, 5, (2, 128), generator=generator).sort().values,
+        "marks": torch.rand(2, 128, generator=generator) < 0.1,
+        "nsa_selected": torch.randint(-1, 16, (2, 4, 128, 3), generator=generator),
+        "explicit_topk": None,
+    }.get(name, torch.randint(0, 5, (2, 2, 128), generator=generator))
+    agrees(built(name), [laid(x) for x in operands(128)], *([] if data is None else [data[:batch]]))
+
+
+def test_a_table_says_which_kinds_are_seen(built: Callable[[str], Built]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    kinds, seen = torch.randint(0, 4, (2, 70), generator=generator), torch.rand(4, 4, generator=generator) < 0.4
+    agrees(built("kinds that are seen"), operands(70), kinds, seen)
 
 
 def test_data_of_key_heads_serve_their_queries_heads(built: Callable[[str], Built]) -> None:
@@ -225,6 +273,7 @@ def test_work_grows_as_the_length(name: str, built: Callable[[str], Built]) -> N
             "buckets": (at[None] * 7919 % (n // 100),),
             "marks": (marked,),
             "longformer_marked": (marked, at > n - n // 5),
+            "kinds that are seen": "input kind[B, m]: int, t[H, 4]: bool\npattern = t[h, kind[j]] | i == j",
             "blocks and marks": (table, marked),
             "time_window": (at.float() / 100,),
         }

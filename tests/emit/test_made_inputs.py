@@ -69,3 +69,43 @@ def test_decoding_a_packed_sequence(tmp_path: Path) -> None:
         row, cache = module.step(*(x[:, :, at : at + 1] for x in (q, k, v)), begins, cache)
         rows.append(row)
     torch.testing.assert_close(torch.cat(rows, 2), whole)
+
+
+DECODED = {
+    "buckets": "input R[H, d, 4] = normal(seed = 3); let b = hash(k, R[h]); pattern = causal & b[i] == b[j]",
+    "products": "input R[H, d, 4] = normal(seed = 3); pattern = window(5, 0); score = dot(q @ R[h], k @ R[h])",
+    "choices": "input R[H, d, 4] = normal(seed = 3); pattern = top(3, by = dot(q @ R[h], k @ R[h]), among = causal)",
+    "branches": "input R[H, d, 4] = normal(seed = 3), g[H] = normal(); branch near { pattern = window(3, 0) }; "
+    "branch far { let b = hash(k, R[h]); pattern = causal & b[i] == b[j] }; combine = g[h] * far + near",
+}
+
+
+@pytest.mark.parametrize("body", DECODED.values(), ids=DECODED)
+def test_decoding_without_what_is_made(body: str, tmp_path: Path) -> None:
+    """A step and a module's step make it too; the cache stands before it among the arguments."""
+    module = build(f"attention decoded {{ {body} }}", tmp_path).module
+    q, k, v = torch.randn(3, 2, 2, 20, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole, layer = module.attention(q, k, v), module.Attention()
+    first, cache = layer.prefill(*(x[:, :, :9] for x in (q, k, v)))
+    rows = [first]
+    for at in range(9, 20):
+        row, cache = (layer.step, module.step)[at % 2](*(x[:, :, at : at + 1] for x in (q, k, v)), cache)
+        rows.append(row)
+    torch.testing.assert_close(torch.cat(rows, 2), whole)
+    R = module._normal((2, 8, 4), 3, "cpu").double()
+    g = [module._normal((2,), 0, "cpu")] if "g[H]" in body else []
+    again, _ = module.step(*(x[:, :, :1] for x in (q, k, v)), module.Cache(), R, *g)
+    torch.testing.assert_close(again, whole[:, :, :1])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "input t[H, m] = normal(); pattern = causal; score = scale * dot(q, k) + t",
+        "input t[H, ceil(m / 4)]: bool = random(1); pattern = causal & (t[h, j // 4] | i - j < 3)",
+        "input t[H, ceil(m / 4)]: bool; pattern = causal & (t[h, j // 4] | i - j < 3)",
+        "input t[H, n] = normal(); branch one { pattern = causal }; combine = t * one",
+    ],
+)
+def test_no_step_where_data_are_those_of_all_tokens(body: str, tmp_path: Path) -> None:
+    assert not hasattr(build(f"attention whole {{ {body} }}", tmp_path).module, "step")

@@ -24,7 +24,9 @@ LOADS = ("_load_tile", "_load_part")
 _RESERVED = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
     "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
-    "real vector program programs asm typeof main".split()
+    "real vector program programs asm typeof main "
+    "r c x y "  # indices of loops
+    "linux unix NULL NAN INFINITY INLINE COPY VECTOR VECTORS ROWS LANES Grid Rows bf16 fp16".split()
 )
 
 

@@ -34,6 +34,7 @@ class CallSite:
     function: str
     cache: str
     options: str  # besides the values: `kv_lengths=lengths, form=self.form`
+    split: int | None  # the values from this one on stand behind the cache in a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +285,10 @@ class _Body:
         if lengths != "None":
             options.append(f"kv_lengths={lengths}")
         options.append("form=self.form")
-        self.sites.append(CallSite(name, section.function, section.cache, ", ".join(options)))
+        data = self.layer.core(node.name).spec.data
+        needed = sum(each.maker is None for each in data)
+        split = needed if needed < len(data) else None
+        self.sites.append(CallSite(name, section.function, section.cache, ", ".join(options), split))
         return name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from attncc.emit.dialects import HOST
 from attncc.emit.expressions import ExpressionWriter
@@ -287,29 +287,36 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 passed += ["scale=self.scale"] if scale else []
                 writer.line(f"return attention({', '.join(passed)}, form=self.form, **options)")
             if decoder is not None:
-                self._print_decoding(writer, names, passed, form=not decoder.reads_length)
+                self._print_decoding(writer, given, passed, form=not decoder.reads_length)
             writer.line()
             with writer.block("def extra_repr(self) -> str:"):
                 about = ", ".join(f"{name}={{self.{name}}}" for name in [*sizes, *(["scale"] if scale else []), "form"])
                 writer.line(f'return f"{about}"')
         return writer.text()
 
-    def _print_decoding(self, writer: Writer, names: str, passed: list[str], *, form: bool) -> None:
+    def _print_decoding(self, writer: Writer, given: Sequence[Data], passed: list[str], *, form: bool) -> None:
+        names = ", ".join(map(declared, given))
         writer.line()
         with writer.block(f"def prefill(self, {names}, **options):"):
             writer.line('"""See `prefill`: the first tokens of a sequence."""')
             own = [*passed, *["form=self.form"] * form]
             writer.line(f"return prefill({', '.join(own)}, **options)")
         writer.line()
-        with writer.block(f"def step(self, {names}, cache: Cache):"):
+        with writer.block(f"def step(self, {', '.join(before_and_behind(given, 'cache: Cache', declared))}):"):
             writer.line('"""See `step`: the next tokens of a sequence."""')
-            data = [each for each in passed if not each.startswith("scale=")]
-            writer.line(f"return step({', '.join([*data, 'cache', *passed[len(data) :]])})")
+            at = len(self.spec.data) - sum(each.maker is not None for each in self.spec.data)
+            writer.line(f"return step({', '.join([*passed[:at], 'cache', *passed[at:]])})")
 
 
 def declared(data: Data) -> str:
     """An argument as a function declares it."""
     return f"{data.name}: Tensor" if data.maker is None else f"{data.name}: Tensor | None = None"
+
+
+def before_and_behind(data: Sequence[Data], cache: str, word: Callable[[Data], str]) -> list[str]:
+    """The words of data with that of a cache among them: what may be left out stands behind it."""
+    made = [word(each) for each in data if each.maker is not None]
+    return [*(word(each) for each in data if each.maker is None), cache, *made]
 
 
 def _word(axis: Axis) -> str:

@@ -16,6 +16,7 @@ from attncc.emit.prologue.tokens import TokenWriter
 from attncc.emit.prologue.within import proven
 from attncc.emit.writer import Writer
 from attncc.graph.core import Kind, Operand
+from attncc.plan.decoder import keeps_blocks
 from attncc.plan.model import Mixture, Plan
 from attncc.spec.choices import is_choice
 from attncc.spec.data import Axis, Data, Size
@@ -53,13 +54,23 @@ class Prologue:
     Args:
         optional: data that may be anything of the right type, because only sums over weights read them.
         carries: whether running sums may go on from those of earlier tokens.
+        keeps: whether blocks of keys that are full may be kept from one call to the next.
     """
 
     def __init__(
-        self, plan: Plan, operands: Operands, optional: frozenset[str] = frozenset(), *, carries: bool = False
+        self,
+        plan: Plan,
+        operands: Operands,
+        optional: frozenset[str] = frozenset(),
+        *,
+        carries: bool = False,
+        keeps: bool = False,
     ) -> None:
         self.plan = plan
         self.carries = carries
+        self.keeps = keeps and any(
+            keeps_blocks(part) for each in plan.chosen for part in (each.plan, each.among) if part is not None
+        )
         self.carried = 0  # how many running sums there are
         self.defers = False  # whether formulas of single vectors may be left for those who read them
         self.operands = operands
@@ -81,6 +92,7 @@ class Prologue:
         places = "q_start, k_start, q_starts, kv_lengths" + ", carried=None" * bool(self.carried)
         places += ", defer=False" * self.defers
         places += ", choices=None" * bool(tokens.choices)
+        places += ", kept=None" * self.keeps
         with out.block(f"def _operands({', '.join(self.operands.data)}, {scale}{places}):"):
             out.line('"""What the passes read: what each token and each distance determines alone."""')
             place = out.place
@@ -216,7 +228,8 @@ class Prologue:
             for part, plan in (("numbers", chosen.plan), ("among", chosen.among)):
                 if plan is not None:
                     scale = "scale=scale, " if plan.spec.reads_scale else ""
-                    body.line(f"{part} = {function_of(name, part)}({data}, {scale}{places})")
+                    kept = ", kept=kept" * (self.keeps and keeps_blocks(plan))
+                    body.line(f"{part} = {function_of(name, part)}({data}, {scale}{places}{kept})")
             keys, first = ("m", "k_start") if top.block == 1 else (f"-(-m // {top.block})", f"k_start // {top.block}")
             of_rows = self._of_rows(top, heads, keys, tokens, adds=chosen.among is not None)
             body.line(

@@ -324,7 +324,7 @@ class TokenWriter(ExpressionWriter):
         data = self.data[entry.name]
         if data.is_token:
             raise TypeError(f"{entry.name} holds something for each token and is no table")
-        written = f"{entry.name}.long()" if data.whole else f"{entry.name}.to(wide)"
+        written = entry.name if data.truth else f"{entry.name}.{'long()' if data.whole else 'to(wide)'}"
         free = data.axes[: len(data.axes) - features]
         own = [axis for axis, index in zip(free[::-1], entry.indices[::-1], strict=False) if index == Symbol(Name.HEAD)]
         if len(own) == len(entry.indices) and set(free) <= {Size.BATCH, Size.HEADS}:

@@ -300,6 +300,36 @@ def _pooled(x, width, stride, m, hidden):
 
     return total(x * seen) / total(seen).clamp(min=1)
 ''',
+    "_kept_blocks": '''
+def _kept_blocks(kept, name, made, width, stride, axes, columns, prepared):
+    """What the passes read of blocks of keys; those that are full are made once, and kept under a name.
+
+    Args:
+        made: makes it of data and places.
+        axes: which axis of each of the data is that of keys; None where there is none.
+        columns: where in what is made blocks stand, [batch, kv heads, blocks, ...].
+    """
+    data, places = prepared[: len(axes)], list(prepared[len(axes) :])
+    length = next(x.shape[axis] for x, axis in zip(data, axes, strict=True) if axis is not None)
+    full, before = kept.get(name, (0, ()))
+    first = full * stride
+    places[-3] += first  # the position of the first key
+    cut = [x if axis is None else x.narrow(axis, first, length - first) for x, axis in zip(data, axes, strict=True)]
+    found, held = list(made(*cut, *places)), []
+    for at, column in enumerate(columns):
+        new = found[column]
+        end = full + new.shape[2]
+        room = before[at] if before else new[:, :, :0]
+        if end > room.shape[2]:
+            wider = new.new_empty(*new.shape[:2], 2 * end, *new.shape[3:])
+            wider[:, :, :full] = room[:, :, :full]
+            room = wider
+        room[:, :, full:end] = new
+        found[column] = room[:, :, :end]
+        held.append(room)
+    kept[name] = max(0, min((length - width) // stride + 1, length // stride)), tuple(held)
+    return found
+''',
     "_on_blocks": '''
 def _on_blocks(stride, *rest):
     """Places and lengths of blocks of keys in place of those of keys."""
@@ -361,6 +391,7 @@ def _best(numbers, count, batch, heads, n, m, k_start, device, each=1):
     with torch.autocast(device.type, enabled=False):
         for row in range(0, n, most):
             x = numbers(slice(row, min(row + most, n))).expand(batch, heads, -1, -1)
+            x = torch.where(x.isnan(), -torch.inf, x)  # what is no number is never chosen
             least = x.topk(min(count, m), -1).values[..., -1:]
             equal = x == least
             left = count - (x > least).sum(-1, keepdim=True)
