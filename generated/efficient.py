@@ -13,6 +13,7 @@
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 # Decoder: none: the pattern is not proven causal, and a query may see keys that come after it.
 
+import atexit
 import bisect
 import contextlib
 import ctypes
@@ -1023,7 +1024,9 @@ def _launch(kernel, name, grid, q_of_row, k_of_key, v, *arguments, by_states=Fal
     block_d, block_e = _block(d), _block(e)
     widest = max(64, block_d, block_e)
     if _in_c(q_of_row):
-        run = functools.partial(_for(kernel, q_of_row)[grid], tile=_c_tile(widest))
+        run = functools.partial(
+            _for(kernel, q_of_row)[grid], tile=_c_tile(widest, 64, q_of_row.shape[2])
+        )
     else:
         run = _tuned(kernel, name, q_of_row.element_size(), widest, by_states)[grid]
     run(
@@ -1094,7 +1097,7 @@ def _chunk(name, q_of_row, k_of_key, v):
     d, e = q_of_row.shape[-1], v.shape[-1]
     width = max(64, _block(d), _block(e))
     if _in_c(q_of_row):
-        return _c_tile(width)
+        return _c_tile(width, 64, q_of_row.shape[2])
     return _tiles(name, q_of_row.element_size(), width, True)[0]
 
 
@@ -1349,9 +1352,15 @@ class _Slab(NamedTuple):
     first: int
     last: int
     shape: tuple  # batch entries, heads, rows
+    kv_heads: int = 1  # how many heads of keys a batch entry has
     blocks: object = None  # of its batch entries' keys
     runs: tuple = ()  # for each slab of `count` the runs of blocks that all its rows see
-    count: int = 1  # slabs one behind the other that are computed together, as batch entries
+    count: int = 1  # slabs one behind the other that are computed together: see `_apart`
+
+    @property
+    def own_heads(self):
+        """How many heads of keys its batch entries have where slabs are computed together, too."""
+        return self.kv_heads if self.count == 1 else 1
 
     def coordinates(self, device):
         """Those of the rows, [rows, 1], or for each of the slabs that are computed together."""
@@ -1370,7 +1379,7 @@ class _Chunk(NamedTuple):
         0  # where the keys lie, if those of slabs that are computed together have a window each
     )
     step: int = 0  # how much further the next slab's lie
-    slabs: tuple = (1, 1)  # how many slabs, and batch entries of each
+    slabs: tuple = (1, 1)  # how many slabs, and how many heads of keys all batch entries have
 
     @property
     def count(self):
@@ -1386,14 +1395,10 @@ class _Chunk(NamedTuple):
 
 
 def _shifted(x, step, count, entries):
-    """Coordinates of a slab, and of those that follow at some step, [count * entries, 1, ...]."""
+    """Coordinates of a slab, and of those that follow at some step, [entries * count, 1, ...]."""
     if count == 1:
         return x
-    return (
-        x
-        + step
-        * torch.arange(count, device=x.device).repeat_interleave(entries)[:, None, None, None]
-    )
+    return x + step * torch.arange(count, device=x.device).repeat(entries)[:, None, None, None]
 
 
 def _wide(dtype):
@@ -1509,7 +1514,7 @@ def _slabs(q, v, q_start, k_start, q_starts, kv_lengths, call):
                     break
                 rows //= 2
             shape = (entries.stop - entries.start, heads, end - row)
-            yield _Slab(entries, slice(row, end), first, last, shape), chunks
+            yield _Slab(entries, slice(row, end), first, last, shape, v.shape[1]), chunks
             row = end
 
 
@@ -1527,26 +1532,31 @@ def _workspace(slab, chunks, q, count, work):
     return work
 
 
-def _apart(x, count):
-    """[batch, heads, count * tokens, ...] -> [count * batch, heads, tokens, ...]."""
-    if isinstance(x, _Deferred):
-        return x.of(_apart(x.x, count))
-    return x if count == 1 else x.unflatten(2, (count, -1)).movedim(2, 0).flatten(0, 1).contiguous()
+def _apart(x, kv_heads, count):
+    """[batch, heads, count * tokens, ...] -> [batch * kv heads * count, group, tokens, ...].
+
+    Of slabs that are computed together each is a batch entry, for each head of keys with the heads
+    of its group: in this order tokens that lie in one piece stay where they are.
+    """
+    if count == 1:
+        return x
+    x = x.unflatten(2, (count, -1)).unflatten(1, (kv_heads, -1))
+    return x.movedim(2, 3).flatten(0, 2).contiguous()
 
 
-def _as_tokens(x, count):
-    """[count * batch, heads, tokens, ...] -> [batch, heads, count, tokens, ...], a view."""
-    return x.unflatten(0, (count, -1)).movedim(0, 2)
+def _as_tokens(x, kv_heads, count):
+    """Back to [batch, kv heads, group, count, tokens, ...], a view."""
+    return x.unflatten(0, (-1, kv_heads, count)).movedim(2, 3)
 
 
 def _rows_in(x, slab):
     """[batch, heads, n, c] -> a slab's [batch, heads, rows, c] in the type of sums."""
-    return _apart(x[slab.entries, :, slab.rows], slab.count).to(_wide(x.dtype))
+    return _apart(x[slab.entries, :, slab.rows].to(_wide(x.dtype)), slab.kv_heads, slab.count)
 
 
-def _folded(x, kv_heads):
+def _folded(x, slab):
     """A slab's [batch, heads, rows, c] -> [batch * kv heads, group * rows, c]."""
-    return x.reshape(x.shape[0] * kv_heads, -1, x.shape[-1])
+    return x.reshape(x.shape[0] * slab.own_heads, -1, x.shape[-1])
 
 
 def _rows_of(x, slab):
@@ -1590,15 +1600,16 @@ def _windows(x, step, count, width):
 
 
 def _window(x, blocks, place, step, count, width):
-    """For each of so many slabs or blocks some keys, [count * batch, kv heads, keys, ...]."""
+    """For each of so many slabs or blocks some keys, [batch * kv heads * count, 1, keys, ...]."""
 
     def made():
         if isinstance(x, _Deferred) and count > 1 and step >= width:  # no key comes twice
-            windows = _windows(x.x[blocks.entries, :, place:end], step, count, width)
-            return x.of(windows.movedim(2, 0).flatten(0, 1).contiguous()).to(x.dtype)
-        keys = _keys_between(x, blocks, place, end)
-        windows = _windows(keys, step, count, width).movedim(2, 0).flatten(0, 1)
-        return windows.contiguous() if count > 1 else windows
+            keys = x[blocks.entries, :, place:end].to(x.dtype)
+        else:
+            keys = _keys_between(x, blocks, place, end)
+        if count == 1:
+            return keys
+        return _windows(keys, step, count, width).flatten(0, 2)[:, None].contiguous()
 
     end = place + (count - 1) * step + width
     return blocks.kept_or(made, x, place, step, count, width)
@@ -1623,14 +1634,14 @@ def _key_sums(total, slab, chunks):
     if slab.count == 1:
         return total[slab.entries]
     count = sum(chunk.count for chunk in chunks)
-    return total.new_zeros(slab.shape[0], total.shape[1], count, *total.shape[3:])
+    return total.new_zeros(slab.shape[0], 1, count, *total.shape[3:])
 
 
 def _add_key_sums(total, sums, slab, chunks):
     """Add what slabs together have added up, part by part where windows overlap."""
     if slab.count == 1:
         return
-    total, sums = total[slab.entries], _as_tokens(sums, slab.count)
+    total, sums = total[slab.entries], _as_tokens(sums, slab.kv_heads, slab.count)[:, :, 0]
     for chunk in chunks:
         width = chunk.step or chunk.count
         for begin in range(0, chunk.count, width):
@@ -1651,18 +1662,25 @@ def _own(x, slab):
     return x[slab.entries] if x.shape[0] > 1 else x
 
 
+def _own_numbers(numbers, blocks):
+    """The numbers of the batch entries whose keys are in blocks."""
+    return tuple(_own(x, blocks) if isinstance(x, Tensor) else x for x in numbers)
+
+
 def _entries_of(numbers, slab):
     """The numbers of the slab's batch entries."""
-    numbers = tuple(_own(x, slab) if isinstance(x, Tensor) else x for x in numbers)
-    return _repeated(numbers, slab.count)
+    return _repeated(_own_numbers(numbers, slab), slab, slab.count)
 
 
 def _store(outs, slab, results):
     """Write what a slab gives."""
     for out, result in zip(outs, results, strict=True):
         target = out[slab.entries, :, slab.rows]
-        result = _as_tokens(result.reshape(*slab.shape, *out.shape[3:]), slab.count)
-        target.unflatten(2, (slab.count, -1)).copy_(result)
+        result = result.reshape(*slab.shape, *out.shape[3:])
+        if slab.count > 1:
+            result = _as_tokens(result, slab.kv_heads, slab.count)
+            target = target.unflatten(2, (slab.count, -1)).unflatten(1, (slab.kv_heads, -1))
+        target.copy_(result)
 
 
 def _forward(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, by_states):
@@ -1673,9 +1691,8 @@ def _forward(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_length
     numbers = ()
 
     def run(q_of_row, k_of_key, v, numbers, call, store):
-        work, kv_heads = None, v.shape[1]
-        heads = v.shape[1]
-        sums = _running_sums(k_of_key, v, numbers, heads)
+        work = None
+        sums = _running_sums(k_of_key, v, numbers)
         for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
             q_of_row, v, q_start, k_start, q_starts, kv_lengths, call
         ):
@@ -1684,11 +1701,11 @@ def _forward(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_length
             state = None
             if slab.runs:
                 state = _begun(
-                    found, q_of_row_rows, _entries_of(numbers, slab), heads, kv_heads, slab,
+                    found, q_of_row_rows, _entries_of(numbers, slab), slab.own_heads, slab,
                 )  # fmt: skip
             work = _workspace(slab, chunks, q_of_row, 2, work)
             results = _forward_slab(
-                _folded(q_of_row_rows, kv_heads), _keys_of(k_of_key, slab, chunks),
+                _folded(q_of_row_rows, slab), _keys_of(k_of_key, slab, chunks),
                 _keys_of(v, slab, chunks), _entries_of(numbers, slab), slab, chunks, work, call,
                 state,
             )  # fmt: skip
@@ -1711,21 +1728,20 @@ def _backward(
     numbers = ()
 
     def run(q_of_row, k_of_key, v, d_out, d_k_of_key, dv, numbers, call, store):
-        work, kv_heads = None, v.shape[1]
-        heads = v.shape[1]
+        work = None
         collapsed = []
-        sums = _running_sums(k_of_key, v, numbers, heads)
+        sums = _running_sums(k_of_key, v, numbers)
         for slab, chunks in (_slabs_with_runs if by_states else _slabs)(
             q_of_row, v, q_start, k_start, q_starts, kv_lengths, call
         ):
             work = _workspace(slab, chunks, q_of_row, 2, work)
             q_of_row_rows = _rows_in(q_of_row, slab)
             d_out_rows = _rows_in(d_out, slab)
-            d_rows = _folded(d_out_rows, kv_heads)
+            d_rows = _folded(d_out_rows, slab)
             d_k_of_key_sums = _key_sums(d_k_of_key, slab, chunks)
             dv_sums = _key_sums(dv, slab, chunks)
             results = _backward_slab(
-                _folded(q_of_row_rows, kv_heads), _keys_of(k_of_key, slab, chunks),
+                _folded(q_of_row_rows, slab), _keys_of(k_of_key, slab, chunks),
                 _keys_of(v, slab, chunks), d_rows, dv_sums.flatten(0, 1),
                 d_k_of_key_sums.flatten(0, 1), _entries_of(numbers, slab), slab, chunks, work,
                 call,
@@ -1735,14 +1751,14 @@ def _backward(
             if slab.runs:
                 collapsed.append(slab)
                 given = _row_gradients(
-                    sums.of(slab), q_of_row_rows, d_out_rows, _entries_of(numbers, slab), heads,
-                    slab,
+                    sums.of(slab), q_of_row_rows, d_out_rows, _entries_of(numbers, slab),
+                    slab.own_heads, slab,
                 )  # fmt: skip
                 if given is not None:
                     results = (results[0] + given[0].reshape(results[0].shape),)
             store(slab, results)
         _add_key_gradients(
-            collapsed, q_of_row, k_of_key, v, d_out, numbers, heads, d_k_of_key, dv,
+            collapsed, q_of_row, k_of_key, v, d_out, numbers, d_k_of_key, dv,
         )  # fmt: skip
 
     grads = (d_q_of_row,)
@@ -1768,8 +1784,9 @@ _KEPT = 8  # windows
 class _Blocks:
     """The keys of some batch entries in blocks, of which some begin with a slab of rows."""
 
-    def __init__(self, entries, origin, length, low, most):
+    def __init__(self, entries, heads, origin, length, low, most):
         self.entries, self.origin, self.length, self.low = entries, origin, length, low
+        self.kv_heads, self.group = heads  # those of keys, and for how many each of these is summed
         self.most = most  # how many are taken at once
         self.backwards = False  # whether runs grow from the last slab to the first
         self.kept = {}  # the last windows of keys: blocks and slabs read the same
@@ -1793,13 +1810,11 @@ class _Blocks:
         return slice(max(0, start), min(self.length, start + _ROWS))
 
     def coordinates(self, first, count, device):
-        """Those of the keys of a block, [keys, 1], or of some [count * entries, 1, keys, 1]."""
+        """Those of the keys of a block, [keys, 1], or of some, [entries * count, 1, keys, 1]."""
         keys = self.keys(first)
         found = self.low + torch.arange(keys.start, keys.stop, device=device)[:, None]
-        return (
-            found
-            if count == 1
-            else _shifted(found, _ROWS, count, self.entries.stop - self.entries.start)
+        return _shifted(
+            found, _ROWS, count, (self.entries.stop - self.entries.start) * self.kv_heads
         )
 
     def together(self, block):
@@ -1828,31 +1843,37 @@ def _added(total, more, outs=None):
 class _Slots:
     """Sums of slabs that are computed together, each made in its part of the memory for all."""
 
-    def __init__(self, count):
-        self.count, self.at, self.memory, self.sums = count, 0, None, [None] * count
+    def __init__(self, count, blocks):
+        self.count, self.blocks = count, blocks
+        self.at, self.memory, self.places, self.sums = 0, None, None, [None] * count
 
     def outs(self, states):
-        """Where the sums of the slab that has its turn belong; None where it is the only one."""
+        """Where the sums of the slab that has its turn belong, if that is a tensor like them."""
         if self.count == 1:
             return None
+        group = self.blocks.group
         if self.memory is None:
-            self.memory = [x.new_empty(self.count, *x.shape) for x in states]
-        return [x[self.at] for x in self.memory]
+            self.memory = [
+                x.new_empty(x.shape[0] // group, self.count, group, *x.shape[1:]) for x in states
+            ]
+            self.places = list(zip(*(x.squeeze(2).unbind(1) for x in self.memory), strict=True))
+        return self.places[self.at] if group == 1 else None
 
     def fill(self, at, run, ends):
         """Make the sums of one slab."""
         self.at = at
         self.sums[at] = sums = run.between(*ends, self)
         if sums is not None and self.count > 1:
-            for out, x in zip(self.outs(sums), sums, strict=True):
+            self.outs(sums)
+            for out, x in zip(self.places[at], sums, strict=True):
                 if x.data_ptr() != out.data_ptr():  # it was there already
-                    out.copy_(x)
+                    out.copy_(x.view(out.shape))
 
-    def together(self, entries):
+    def together(self):
         """The sums of all slabs, as those of one with more batch entries."""
         if self.memory is None:
             return self.sums[0]
-        states = tuple(x.flatten(0, 1) for x in self.memory)
+        states = tuple(x.flatten(0, 2) for x in self.memory)
         return states
 
 
@@ -1933,17 +1954,20 @@ class _RunsOfSlabs:
                 return made(first, count)[block - first]
 
             self.runs = [_Runs(of_block, self.joined(blocks)) for _ in slab.runs[0]]
-        found = [_Slots(slab.count) for _ in self.runs]
+        found = [_Slots(slab.count, slab.blocks) for _ in self.runs]
         order = range(slab.count)
         for at in order[::-1] if slab.blocks.backwards else order:
             for slots, run, ends in zip(found, self.runs, slab.runs[at], strict=True):
                 slots.fill(at, run, ends)
-        return [slots.together(slab.entries) for slots in found]
+        return [slots.together() for slots in found]
 
 
-def _parted(states, count):
-    """Sums of several blocks or slabs, each by itself."""
-    return list(zip(*(x.chunk(count) for x in states), strict=True)) if count > 1 else [states]
+def _each(states, blocks, count):
+    """The sums of several blocks or slabs, each by itself."""
+    if count == 1:
+        return [states]
+    parts = (x.unflatten(0, (-1, count, blocks.group)).movedim(1, 0).flatten(1, 2) for x in states)
+    return list(zip(*(x.unbind() for x in parts), strict=True))
 
 
 def _at_once(heads, q, width):
@@ -1995,7 +2019,7 @@ def _joined_slabs(group, steps):
     (slab, chunks), count = group[0], len(group)
     if count == 1:
         return group[0]
-    entries = slab.shape[0]
+    entries = slab.shape[0] * slab.kv_heads
     joined, begin = [], 0
     for at, (chunk, step) in enumerate(zip(chunks, steps, strict=True)):
         full = [each[at].full for _, each in group]
@@ -2012,7 +2036,7 @@ def _joined_slabs(group, steps):
         )
     slab = slab._replace(
         rows=_rows_of_all([each for each, _ in group]),
-        shape=(count * entries, *slab.shape[1:]),
+        shape=(count * entries, slab.shape[1] // slab.kv_heads, slab.shape[2]),
         runs=tuple(each.runs[0] for each, _ in group),
         count=count,
     )
@@ -2048,7 +2072,8 @@ def _collapsed(first, last, blocks, segments):
 def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
     """Every slab with its chunks of keys, in an order in which runs grow."""
     batch, heads, n, _ = q.shape
-    m = v.shape[2]
+    kv_heads, m = v.shape[1:3]
+    heads_of_blocks = kv_heads, 1
     most = max(1, _SCORES // (heads * _ROWS * _ROWS))
     shifts = True
     for entries, start, length in _groups(batch, m, q_start, q_starts, kv_lengths, most):
@@ -2058,7 +2083,8 @@ def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
             functools.partial(_at_once, (entries.stop - entries.start) * heads, q)
         )
         origin_of_blocks = shift - _ROWS if shift else 0
-        blocks = _Blocks(entries, origin_of_blocks, length, low, at_once(0))
+        at_most = at_once(0)
+        blocks = _Blocks(entries, heads_of_blocks, origin_of_blocks, length, low, at_most)
         found = []
         for row in range(0, count, _ROWS):
             end = min(row + _ROWS, count)
@@ -2066,7 +2092,7 @@ def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
             segments = _segments(first, last, call)
             chunks, runs = _collapsed(first, last, blocks, segments)
             shape = (entries.stop - entries.start, heads, end - row)
-            slab = _Slab(entries, slice(row, end), first, last, shape, blocks=blocks, runs=(runs,))
+            slab = _Slab(entries, slice(row, end), first, last, shape, kv_heads, blocks, (runs,))
             found.append((slab, chunks))
         blocks.backwards = _shrink([slab.runs[0] for slab, _ in found])
         found = _groups_of_slabs(found, at_once, shifts)
@@ -2138,12 +2164,12 @@ class _RunsOfBlocks:
         self.running.clear()  # runs know of this object: what they hold is free at once
 
     def of(self, first, number, backwards):
-        found = [_Slots(number) for _, users in self.users for _ in users[first]]
+        found = [_Slots(number, self.blocks) for _, users in self.users for _ in users[first]]
         order = range(number)
         for at in order[::-1] if backwards else order:
             for slots, (run, ends) in zip(found, self.runs_of(first + at), strict=True):
                 slots.fill(at, run, ends)
-        return [slots.together(self.blocks.entries) for slots in found]
+        return [slots.together() for slots in found]
 
     def runs_of(self, block):
         """The runs of slabs that see a block, and their ends."""
@@ -2194,7 +2220,7 @@ def _pulled(outputs, leaves, d_outputs):
 
 
 def _keys_in(x, blocks, first, count, dtype):
-    """[batch, kv heads, m, ...] -> [blocks * batch, kv heads, keys, c] in the type of sums."""
+    """[batch, kv heads, m, ...] -> [batch * kv heads * blocks, 1, keys, c] in the type of sums."""
     keys = blocks.keys(first)
     x = _window(x, blocks, keys.start, _ROWS, count, keys.stop - keys.start).to(dtype)
     return x if x.dim() == 4 else x[..., None]
@@ -2203,14 +2229,21 @@ def _keys_in(x, blocks, first, count, dtype):
 def _add_to_keys(total, given, blocks, first, count):
     """Add what blocks give to the gradients of their keys."""
     keys = slice(blocks.keys(first).start, blocks.keys(first + count - 1).stop)
-    total[blocks.entries, :, keys].unflatten(2, (count, -1)).add_(_as_tokens(given, count))
+    given = _as_tokens(given, blocks.kv_heads, count)[:, :, 0] if count > 1 else given[:, :, None]
+    total[blocks.entries, :, keys].unflatten(2, (count, -1)).add_(given)
 
 
-def _repeated(numbers, count):
-    """Numbers of batch entries for several blocks of each."""
-    return tuple(
-        x.repeat(count, 1, 1, 1) if isinstance(x, Tensor) and x.shape[0] > 1 else x for x in numbers
-    )
+def _repeated(numbers, place, count):
+    """Numbers of batch entries and heads for several slabs or blocks of each."""
+
+    def repeated(x):
+        if not isinstance(x, Tensor) or count == 1 or x.shape[:2] == (1, 1):
+            return x
+        heads = max(place.kv_heads, x.shape[1])
+        x = x.expand(place.entries.stop - place.entries.start, heads, count, x.shape[3])
+        return _apart(x, place.kv_heads, count)
+
+    return tuple(map(repeated, numbers))
 
 
 # How many products take as long as what else is done for a slab of pairs, for slabs that are
@@ -2283,19 +2316,19 @@ def _of_blocks(k_of_key, v, numbers, blocks, first, count):
     (f0,) = _key_features(k_of_key, numbers)
     values = v.flatten(0, 1)
     states = (torch.bmm(f0.mT, values),)
-    return _parted(states, count)
+    return _each(states, blocks, count)
 
 
-def _running_sums(k_of_key, v, numbers, heads):
+def _running_sums(k_of_key, v, numbers):
     """Sums over runs of blocks of keys, for the slabs of one pass."""
 
     def of_blocks(blocks, first, count):
-        return _of_blocks(k_of_key, v, _entries_of(numbers, blocks), blocks, first, count)
+        return _of_blocks(k_of_key, v, _own_numbers(numbers, blocks), blocks, first, count)
 
     return _RunsOfSlabs(of_blocks, lambda _: _added)
 
 
-def _begun(found, q_of_row, numbers, heads, kv_heads, slab):
+def _begun(found, q_of_row, numbers, heads, slab):
     """The sums of a slab's rows over the keys that all of them see; None where there are none."""
     total = None
     for sums in filter(None, found):
@@ -2306,7 +2339,7 @@ def _begun(found, q_of_row, numbers, heads, kv_heads, slab):
     if total is None:
         return None
     (out,) = total
-    return (out.view(slab.shape[0] * kv_heads, -1, out.shape[-1]),)
+    return (out.view(slab.shape[0] * slab.own_heads, -1, out.shape[-1]),)
 
 
 def _sum_gradients(d_rows, numbers, slab, heads):
@@ -2336,7 +2369,7 @@ def _of_slab(q_of_row, d_rows, numbers, heads, slab):
     (f0,) = _row_features(q_of_row, numbers, (*slab.shape, heads))
     (g0,) = _sum_gradients(d_rows, numbers, slab, heads)
     states = (torch.bmm(f0.mT, g0),)
-    return _parted(states, slab.count)
+    return _each(states, slab.blocks, slab.count)
 
 
 def _key_gradients(found, k_of_key, v, numbers, blocks, first, count):
@@ -2363,7 +2396,7 @@ def _key_gradients(found, k_of_key, v, numbers, blocks, first, count):
 
 
 def _add_key_gradients(
-    slabs, q_of_row, k_of_key, v, d_out, numbers, heads,
+    slabs, q_of_row, k_of_key, v, d_out, numbers,
     d_k_of_key, dv,
 ):  # fmt: skip
     """Add what rows give to the gradients of keys that all rows of their slabs see."""
@@ -2372,12 +2405,12 @@ def _add_key_gradients(
         d_rows = _rows_in(d_out, slab)
         q_of_row_rows = _rows_in(q_of_row, slab)
         return _of_slab(
-            q_of_row_rows, d_rows, _entries_of(numbers, slab), heads, slab,
+            q_of_row_rows, d_rows, _entries_of(numbers, slab), slab.own_heads, slab,
         )  # fmt: skip
 
     for group in _by_blocks(slabs):
         blocks = group[0].blocks
-        own = _entries_of(numbers, blocks)
+        own = _own_numbers(numbers, blocks)
         sums = _RunsOfBlocks(of_slab, lambda _: _added, group)
         for first, count, found in sums.groups():
             given = _key_gradients(found, k_of_key, v, own, blocks, first, count)
@@ -2974,14 +3007,26 @@ def _in_c(x):
 
 
 def _for(kernel, x):
-    """The kernel that runs where a tensor is."""
-    return _C_KERNELS[kernel.__name__] if _in_c(x) else kernel
+    """The kernel that runs where a tensor is; those that Triton has not are given by name."""
+    return _C_KERNELS[getattr(kernel, "__name__", kernel)] if _in_c(x) else kernel
 
 
-def _c_tile(widest, most_rows=256):
-    """Rows and keys of a tile: few enough that what it holds and meets stays in a core's cache."""
-    rows, keys = (32, 32) if widest <= 128 else (16, 32)
-    return min(rows, most_rows), keys
+@functools.cache
+def _c_cache():
+    """How many bytes a core has in its second cache."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 1 << 18)
+    return 1 << 19
+
+
+def _c_tile(widest, edge, n, most_rows=256):
+    """Rows and keys of a tile, `edge` at most: few enough for half of a core's cache.
+
+    A handful of rows have small tiles; else lengths change nothing, as kernels are compiled for a tile.
+    """
+    while edge > 16 and 4 * edge * (4 * widest + 3 * edge) > _c_cache() // 2:
+        edge //= 2
+    return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
 class _Programs(ctypes.Structure):
@@ -3098,6 +3143,20 @@ def _c_identity(compiler):
     return f"{version}\n{processor}"
 
 
+@functools.cache
+def _c_folder():
+    """The user's cache, or a folder of this process where there is none to write into."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = pathlib.Path(cache, "attncc", "c")
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    made = tempfile.mkdtemp(prefix="attncc-c-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return pathlib.Path(made)
+
+
 def _c_compiled(source, command):
     """The file of a library, made unless the cache has it; processes may make it at the same time.
 
@@ -3105,11 +3164,9 @@ def _c_compiled(source, command):
         RuntimeError: with what the compiler says.
     """
     known = "\n".join([source, *command, _c_identity(command[0])])
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    path = cache / "attncc" / "c" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
+    path = _c_folder() / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         file, made = pathlib.Path(folder, "kernel.c"), pathlib.Path(folder, "kernel.so")
         file.write_text(source, encoding="utf-8")
@@ -3131,10 +3188,10 @@ def _c_library(source):
 
 
 def _c_serves(q):
-    """Whether kernels in C run unasked: if ATTNCC_TARGET says so, and they can."""
+    """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
-    target = os.environ.get("ATTNCC_TARGET", "torch")
+    target = os.environ.get("ATTNCC_TARGET", "c")
     _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
@@ -3407,10 +3464,37 @@ INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const in
     (void)_Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
                    double: copy_double)(__VA_ARGS__)
 
-// The transpose of a tile of vectors.
+// The transpose of a tile of vectors: four by four in registers where numbers lie side by side.
+typedef real four __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
+#if defined(__clang__) || __GNUC__ >= 12
+#define pick(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif defined(DOUBLE)
+#define pick(a, b, ...) __builtin_shuffle(a, b, (int64_t __attribute__((vector_size(32)))){__VA_ARGS__})
+#else
+#define pick(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#endif
+
+INLINE void turn_four(const real *from, int64_t row, real *to, int64_t to_row)
+{
+    const four a = *(const four *)from, b = *(const four *)(from + row);
+    const four c = *(const four *)(from + 2 * row), d = *(const four *)(from + 3 * row);
+    const four ac = pick(a, c, 0, 4, 1, 5), bd = pick(b, d, 0, 4, 1, 5);
+    const four ac_high = pick(a, c, 2, 6, 3, 7), bd_high = pick(b, d, 2, 6, 3, 7);
+    *(four *)to = pick(ac, bd, 0, 4, 1, 5);
+    *(four *)(to + to_row) = pick(ac, bd, 2, 6, 3, 7);
+    *(four *)(to + 2 * to_row) = pick(ac_high, bd_high, 0, 4, 1, 5);
+    *(four *)(to + 3 * to_row) = pick(ac_high, bd_high, 2, 6, 3, 7);
+}
+
 INLINE void turn(const int rows, const int columns, const real *from, int64_t row, int64_t column,
                  real *to)
 {
+    if (column == 1 && rows % 4 == 0 && columns % 4 == 0) {
+        for (int r = 0; r < rows; r += 4)
+            for (int x = 0; x < columns; x += 4)
+                turn_four(from + r * row + x, row, to + x * rows + r, rows);
+        return;
+    }
     for (int r = 0; r < rows; r++)
         for (int x = 0; x < columns; x++) to[x * rows + r] = from[r * row + x * column];
 }
@@ -3431,10 +3515,10 @@ INLINE void turn(const int rows, const int columns, const real *from, int64_t ro
 #define LANES (VECTOR / (int)sizeof(real))
 typedef real vector __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
 
-// The block of rows and vectors whose sums stay in registers.
-INLINE void multiply_block(const int rows, const int vectors, const int inner, const real *a,
-                           int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
-                           real *out, int64_t out_step, const int adds)
+// The block of rows and vectors whose sums stay in registers, a function for each of its sizes.
+INLINE void sum_block(const int rows, const int vectors, int inner, const real *a, int64_t a_row,
+                      int64_t a_inner, const real *b, int64_t b_step, real *out, int64_t out_step,
+                      int adds)
 {
     vector sums[8][4];
     _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
@@ -3456,21 +3540,48 @@ INLINE void multiply_block(const int rows, const int vectors, const int inner, c
             *(vector *)(out + i * out_step + j * LANES) = sums[i][j];
 }
 
+#define BLOCK_OF(rows, vectors) \
+    static __attribute__((noinline)) void blocks_##rows##_##vectors( \
+        int count, int inner, const real *a, int64_t a_row, int64_t a_inner, const real *b, \
+        int64_t b_step, real *out, int64_t out_step, int adds) \
+    { \
+        for (int at = 0; at < count; at++, a += rows * a_row, out += rows * out_step) \
+            sum_block(rows, vectors, inner, a, a_row, a_inner, b, b_step, out, out_step, adds); \
+    }
+#define BLOCKS_OF(rows) BLOCK_OF(rows, 1) BLOCK_OF(rows, 2) BLOCK_OF(rows, 4)
+BLOCKS_OF(1) BLOCKS_OF(2) BLOCKS_OF(3) BLOCKS_OF(4)
+BLOCKS_OF(5) BLOCKS_OF(6) BLOCKS_OF(7) BLOCKS_OF(8)
+
+typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *, int64_t,
+                    int);
+
+INLINE Blocks *blocks_of(const int rows, const int vectors)
+{
+#define CHOOSE(rows) \
+    vectors == 4 ? blocks_##rows##_4 : vectors == 2 ? blocks_##rows##_2 : blocks_##rows##_1
+    switch (rows) {
+        case 1: return CHOOSE(1);
+        case 2: return CHOOSE(2);
+        case 3: return CHOOSE(3);
+        case 4: return CHOOSE(4);
+        case 5: return CHOOSE(5);
+        case 6: return CHOOSE(6);
+        case 7: return CHOOSE(7);
+        default: return CHOOSE(8);
+    }
+}
+
 INLINE void multiply_columns(const int vectors, const int rows, const int inner, const real *a,
                              int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
                              real *out, int64_t out_step, const int adds)
 {
     const int most = smaller(ROWS * VECTORS / vectors, 8);
-    int i = 0;
-    for (; i + most <= rows; i += most)
-        multiply_block(most, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
-    for (; i + 4 <= rows; i += 4)
-        multiply_block(4, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
-    for (; i < rows; i++)
-        multiply_block(1, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
+    const int blocks = ceil_div(rows, most), each = rows / blocks, wide = rows % blocks;
+    const int rest = wide * (each + 1);
+    if (wide)
+        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step, adds);
+    blocks_of(each, vectors)(blocks - wide, inner, a + rest * a_row, a_row, a_inner, b, b_step,
+                             out + rest * out_step, out_step, adds);
 }
 
 // out[i][j] = sum over k of a[i][k] b[k][j], or added to it: [rows, inner] by [inner, columns], of

@@ -29,18 +29,19 @@
 # Plan of `far`: a tile of rows first … last visits keys up to (last + 1) // 16 - 2; without a
 # mask: keys up to (first + 1) // 16 - 2.
 # Cost of `far`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
-# Decoder of `far`: keeps every key so far as it was given, of which blocks and choices are made
-# anew.
+# Decoder of `far`: keeps every key so far as it was given, and blocks that are full; choices are
+# made anew.
 # Plan of `fine`: data tell the tiles of keys that a tile of rows visits, in 2 passes, within what
 # positions allow: a tile of rows first … last visits keys up to last.
 # Cost of `fine`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
-# Decoder of `fine`: keeps every key so far as it was given, of which blocks and choices are made
-# anew.
+# Decoder of `fine`: keeps every key so far as it was given, and blocks that are full; choices are
+# made anew.
 # Plan of `near`: a tile of rows first … last visits keys first - 511 … last; without a mask: keys
 # last - 511 … first.
 # Cost of `near`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 # Decoder of `near`: keeps the last 512 keys.
 
+import atexit
 import bisect
 import contextlib
 import ctypes
@@ -180,6 +181,12 @@ def _block(width):
 def _grid(length, block, heads, batch):
     """One program for every tile of an axis, every head and every batch entry."""
     return lambda meta: (_cdiv(length, meta[block]), heads, batch)
+
+
+def _room_for_tiles(x, step=1):
+    """Zeros for sums of rows, whose last tile and last block of channels may end beyond them."""
+    batch, heads, n, width = x.shape
+    return x.new_zeros(batch, heads, n + 64 * step, _cdiv(width, 16) * 16, dtype=_wide(x.dtype))
 
 
 def _places(q, k, q_start, q_starts, kv_lengths):
@@ -327,6 +334,39 @@ def _pooled(x, width, stride, m, hidden):
         return x.unfold(2, width, stride)[:, :, :blocks].sum(-1)
 
     return total(x * seen) / total(seen).clamp(min=1)
+
+
+def _kept_blocks(kept, name, made, width, stride, axes, columns, prepared):
+    """What the passes read of blocks of keys; those that are full are made once, and kept under a name.
+
+    Args:
+        made: makes it of data and places.
+        axes: which axis of each of the data is that of keys; None where there is none.
+        columns: where in what is made blocks stand, [batch, kv heads, blocks, ...].
+    """
+    data, places = prepared[: len(axes)], list(prepared[len(axes) :])
+    length = next(x.shape[axis] for x, axis in zip(data, axes, strict=True) if axis is not None)
+    full, before = kept.get(name, (0, ()))
+    first = full * stride
+    places[-3] += first  # the position of the first key
+    cut = [
+        x if axis is None else x.narrow(axis, first, length - first)
+        for x, axis in zip(data, axes, strict=True)
+    ]
+    found, held = list(made(*cut, *places)), []
+    for at, column in enumerate(columns):
+        new = found[column]
+        end = full + new.shape[2]
+        room = before[at] if before else new[:, :, :0]
+        if end > room.shape[2]:
+            wider = new.new_empty(*new.shape[:2], 2 * end, *new.shape[3:])
+            wider[:, :, :full] = room[:, :, :full]
+            room = wider
+        room[:, :, full:end] = new
+        found[column] = room[:, :, :end]
+        held.append(room)
+    kept[name] = max(0, min((length - width) // stride + 1, length // stride)), tuple(held)
+    return found
 
 
 def _on_blocks(stride, *rest):
@@ -800,7 +840,6 @@ if triton is not None:
         dq = dq_total * d_dot_factor
         _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
 
-
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
 # num_warps, num_stages).
 _far_TILES = {
@@ -895,7 +934,7 @@ def _far_launch(kernel, name, grid, q, k_of_key, v_of_key, *arguments):
     block_d, block_e = _block(d), _block(e)
     widest = max(64, block_d, block_e)
     if _in_c(q):
-        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest))
+        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest, 32, q.shape[2]))
     else:
         run = _far_tuned(kernel, name, q.element_size(), widest)[grid]
     run(
@@ -956,22 +995,35 @@ def _far_launch_backward(
     lse = lse.contiguous()
     scale_log2, d_dot_factor = _kernel_numbers(q, k_of_key, v_of_key, scale, kv_lengths)
     starts, lengths = _places(q, k_of_key, q_start, q_starts, kv_lengths)
-    if d_v_of_key.numel():
-        grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _far_launch(_far_backward_columns_kernel, "backward_columns", grid, q, k_of_key, v_of_key,
-            k_of_key, v_of_key, q, d_out, lse, delta, d_k_of_key, d_v_of_key,
-            starts, lengths,
-            k_of_key.stride()[:3], v_of_key.stride()[:3], q.stride()[:3], d_out.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2,
-        )  # fmt: skip
-    if dq.numel():
-        grid = _grid(n, "BLOCK_M", heads, batch)
-        _far_launch(_far_backward_rows_kernel, "backward_rows", grid, q, k_of_key, v_of_key,
-            q, d_out, k_of_key, v_of_key, lse, delta, dq,
-            starts, lengths,
-            q.stride()[:3], d_out.stride()[:3], k_of_key.stride()[:3], v_of_key.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2,
-        )  # fmt: skip
+    if _in_c(q) and batch * kv_heads >= torch.get_num_threads():
+        dq_total = _room_for_tiles(q)
+        if d_v_of_key.numel():
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _far_launch("_far_backward_at_once_kernel", "backward_at_once", grid, q, k_of_key, v_of_key,
+                k_of_key, v_of_key, q, d_out, dq_total, lse, delta, d_k_of_key, d_v_of_key,
+                starts, lengths,
+                k_of_key.stride()[:3], v_of_key.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                dq_total.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+        dq = (dq_total[:, :, :n, : q.shape[-1]] * d_dot_factor).to(q.dtype)
+    else:
+        if d_v_of_key.numel():
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _far_launch(_far_backward_columns_kernel, "backward_columns", grid, q, k_of_key, v_of_key,
+                k_of_key, v_of_key, q, d_out, lse, delta, d_k_of_key, d_v_of_key,
+                starts, lengths,
+                k_of_key.stride()[:3], v_of_key.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+        if dq.numel():
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _far_launch(_far_backward_rows_kernel, "backward_rows", grid, q, k_of_key, v_of_key,
+                q, d_out, k_of_key, v_of_key, lse, delta, dq,
+                starts, lengths,
+                q.stride()[:3], d_out.stride()[:3], k_of_key.stride()[:3], v_of_key.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
     return dq, d_k_of_key, d_v_of_key
 
 
@@ -1594,16 +1646,22 @@ _far_TOKENS = {"k_far": 2, "v_far": 2}  # which axis of what keys have is that o
 class _FarCache:
     """What later tokens may ask for.
 
-    It keeps every key so far as it was given, of which blocks and choices are made anew.
+    It keeps every key so far as it was given, and blocks that are full; choices are made anew.
     Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
     """
 
     position: int = 0  # of the next token
     keys: tuple = ()  # k_far and v_far of tokens, with room for more
+    blocks: dict = dataclasses.field(default_factory=dict)  # how many are full, and what they have
 
     def to(self, device):
         """The same on another device."""
-        return _FarCache(self.position, tuple(x.to(device) for x in self.keys))
+        keys = tuple(x.to(device) for x in self.keys)
+        blocks = {
+            name: (full, tuple(x.to(device) for x in held))
+            for name, (full, held) in self.blocks.items()
+        }
+        return _FarCache(self.position, keys, blocks)
 
 
 def _far_remember(cache, new):
@@ -1669,7 +1727,16 @@ def _far_step(
         x.narrow(_far_TOKENS[name], 0, cache.position)
         for name, x in zip(("k_far", "v_far"), cache.keys, strict=True)
     )
-    out, lse = _far(q, k_far, v_far, scale=scale, q_start=start, return_lse=True)
+    # Another dict, so that a step that is refused leaves the cache as it was.
+    kept = dict(cache.blocks)
+    prepared = _far_prepared(q, k_far, v_far, scale, None, start, 0)
+    prepared = (
+        *_kept_blocks(kept, "keys", _far_operands, 32, 16, (None, 2, 2), (1, 2), prepared),
+        *_on_blocks(16, *prepared[3:]),
+    )
+    outs = _far_run(*prepared, _form(None, prepared[0]), False)
+    cache.blocks = kept
+    out, lse = outs[0], outs[1]
     return (out, lse, cache) if return_lse else (out, cache)
 
 
@@ -2597,7 +2664,7 @@ def _fine_launch(kernel, name, grid, q, k, v, *arguments):
     block_d, block_e = _block(d), _block(e)
     widest = max(64, block_d, block_e)
     if _in_c(q):
-        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest))
+        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest, 32, q.shape[2]))
     else:
         run = _fine_tuned(kernel, name, q.element_size(), widest)[grid]
     run(
@@ -2842,7 +2909,7 @@ def _named_blocks(listed, width, low, high, rows, m, k_start):
     entries = (
         listed.long()
         .gather(1, places[..., None].expand(-1, -1, listed.shape[-1]))
-        .view(tiles, rows.shape[-1], -1)
+        .view(tiles, rows.shape[-1], listed.shape[-1])
     )
     is_block = met[..., None] & (entries >= 0) & (entries < blocks)
     tile = torch.arange(tiles, device=rows.device)[:, None, None].expand(entries.shape)
@@ -3085,24 +3152,28 @@ def _tiled_rows(x, lists):
 
 def _tiled_keys(x, lists, heads):
     """[batch, kv heads, m, ...] -> [entries * heads of each, tiles, keys, ...]; 0 for none."""
-    x = x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+    if lists.in_order[1] and x.shape[1] != heads:
+        x = x.repeat_interleave(heads // x.shape[1], 1)
     return _tiled(x, lists.keys, lists.in_order[1])
 
 
 def _tiled(x, places, in_order):
-    """Tokens at their places in tiles; a view where they stand there already."""
+    """Tokens at their places in tiles, which lie one behind the other; a view where they do already."""
     batch, heads, tokens = x.shape[:3]
     if in_order:
-        return x.flatten(0, 1).unflatten(1, places.shape[1:])
-    shape = (batch * heads, *places.shape[-2:], *x.shape[3:])
+        return x.flatten(0, 1).unflatten(1, places.shape[1:]).contiguous()
+    places = places.flatten(0, -3)  # of each head of an entry
+    shape = (*places.shape, *x.shape[3:])
     if tokens == 0:
         return x.new_zeros(shape)
-    places = places.reshape(batch * heads, -1)
-    at = (
-        places.clamp(max=tokens - 1)
-        + tokens * torch.arange(batch * heads, device=x.device)[:, None]
+    places, at = places.flatten(1), places.flatten(1).clamp(max=tokens - 1)
+    own = torch.arange(len(places), device=x.device)[:, None] // max(
+        len(places) // max(batch * heads, 1), 1
     )
-    tiles = x.flatten(0, 2).index_select(0, at.flatten())
+    if x.is_contiguous():
+        tiles = x.flatten(0, 2).index_select(0, (at + tokens * own).flatten())
+    else:
+        tiles = x[own // heads, own % heads, at].flatten(0, 1)
     tiles[places.flatten() == tokens] = 0
     return tiles.view(shape)
 
@@ -3136,7 +3207,8 @@ def _keys_in(tiles, chunks, heads):
 
 def _put(tiles, slab, result):
     """Write what a slab gives for its rows."""
-    tiles.flatten(0, 1).index_copy_(0, _rows_at(slab, tiles), result.reshape(-1, *tiles.shape[2:]))
+    dense = tiles.view(tiles.shape[0] * tiles.shape[1], *tiles.shape[2:])
+    dense.index_copy_(0, _rows_at(slab, tiles), result.reshape(-1, *tiles.shape[2:]))
 
 
 def _fine_own(x, slab):
@@ -3153,9 +3225,10 @@ def _fine_entries_of(numbers, slab):
 
 def _add_tiles(total, sums, chunks):
     """Add what a slab has added up for its keys, [tiles of rows, kv heads, keys, ...]."""
+    dense = total.view(total.shape[0] * total.shape[1], *total.shape[2:])
     for chunk in chunks:
         at = _of_each_head(chunk.tiles, total.shape[1], sums.shape[1]).flatten()
-        total.flatten(0, 1).index_add_(0, at, sums.view(-1, *total.shape[2:]))
+        dense.index_add_(0, at, sums.view(-1, *total.shape[2:]))
 
 
 def _untiled_rows(tiles, lists, shape):
@@ -3183,6 +3256,23 @@ def _untiled_keys(tiles, lists, shape):
     return total.reshape(batch, kv_heads, len(total) // (batch * kv_heads), *total.shape[1:]).sum(2)
 
 
+def _shortened(lists, none):
+    """Lists without the tiles of keys that no row meets, if these are most: few rows, many keys."""
+    entries, count, width = lists.keys.shape
+    if 4 * len(lists.met) >= entries * count:
+        return lists
+    of_rows = torch.arange(len(lists.counts), device=lists.met.device) // lists.rows.shape[1]
+    met, which = (of_rows.repeat_interleave(lists.counts) * count + lists.met).unique(
+        return_inverse=True
+    )
+    entry = met // count
+    counts = torch.bincount(entry, minlength=entries)
+    within = torch.arange(len(met), device=met.device) - (counts.cumsum(0) - counts)[entry]
+    keys = lists.keys.new_full((entries, max(int(counts.amax()), 1), width), none)
+    keys[entry, within] = lists.keys[entry, met % count]
+    return lists._replace(keys=keys, in_order=(lists.in_order[0], False), met=within[which])
+
+
 def _passes(q, k, v, blocks_of_row, q_start, k_start, q_starts, kv_lengths):
     """The lists of a call, pass by pass, and which pairs are related."""
     batch, heads, n, _ = q.shape
@@ -3192,7 +3282,7 @@ def _passes(q, k, v, blocks_of_row, q_start, k_start, q_starts, kv_lengths):
         lists = lists_of(blocks_of_row, batch, heads, n, m, *places)
         if lists.few:
             lists = lists_of(blocks_of_row, batch, heads, n, m, *places, alone)
-        yield lists, related
+        yield _shortened(lists, m), related
 
 
 def _fine_forward(
@@ -3259,7 +3349,7 @@ def _fine_forward(
             states = [_untiled_rows(out, lists, shape) for out in outs]
     outs = states
     result = outs[0].to(q.dtype)
-    residual = outs[0] - result if keep_residual else outs[0][..., :0]
+    residual = outs[0] - result if keep_residual else outs[0].new_empty(*shape, 0)
     return result, *outs[1:], residual.to(q.dtype)
 
 
@@ -3298,8 +3388,8 @@ def _fine_backward(
             dq_tiles = q.new_zeros(
                 shape[0] * shape[1], *lists.rows.shape[1:], q.shape[-1], dtype=wide
             )
-            dk_tiles = torch.zeros_like(k_tiles, dtype=wide)
-            dv_tiles = torch.zeros_like(v_tiles, dtype=wide)
+            dk_tiles = k_tiles.new_zeros(k_tiles.shape, dtype=wide)
+            dv_tiles = v_tiles.new_zeros(v_tiles.shape, dtype=wide)
             d_out_tiles = _tiled_rows(d_out, lists)
             out_tiles = _tiled_rows(out, lists)
             for slab, chunks in _fine_slabs(
@@ -3442,7 +3532,9 @@ def _no_keys(slab, lists, m):
     return _fine_Chunk(first[:, None], places, places[:, None, None], hidden)
 
 
-def _fine_operands(q, k, v, k_far, scale, q_start, k_start, q_starts, kv_lengths, choices=None):
+def _fine_operands(
+    q, k, v, k_far, scale, q_start, k_start, q_starts, kv_lengths, choices=None, kept=None
+):
     """What the passes read: what each token and each distance determines alone."""
     batch = q.shape[0]
     heads = q.shape[1]
@@ -3460,6 +3552,7 @@ def _fine_operands(q, k, v, k_far, scale, q_start, k_start, q_starts, kv_lengths
             kv_lengths=kv_lengths,
             q_start=q_start if q_starts is None else q_starts,
             k_start=k_start,
+            kept=kept,
         )
         among = _among_for_blocks(
             q,
@@ -3469,6 +3562,7 @@ def _fine_operands(q, k, v, k_far, scale, q_start, k_start, q_starts, kv_lengths
             kv_lengths=kv_lengths,
             q_start=q_start if q_starts is None else q_starts,
             k_start=k_start,
+            kept=kept,
         )
         return _best(
             lambda rows: (
@@ -3532,6 +3626,7 @@ def _best(numbers, count, batch, heads, n, m, k_start, device, each=1):
     with torch.autocast(device.type, enabled=False):
         for row in range(0, n, most):
             x = numbers(slice(row, min(row + most, n))).expand(batch, heads, -1, -1)
+            x = torch.where(x.isnan(), -torch.inf, x)  # what is no number is never chosen
             least = x.topk(min(count, m), -1).values[..., -1:]
             equal = x == least
             left = count - (x > least).sum(-1, keepdim=True)
@@ -3725,6 +3820,22 @@ def _each_vmap(function, info, in_dims, args):
 _fine_OPERATOR = "nsa_fine_ec9d7ebe"
 
 
+def _choose(choices, prepared):
+    """Make the choices that are missing by an operator: a compiler would write their loops out."""
+    choose = getattr(torch.ops.attncc, f"{_fine_OPERATOR}_choices")
+    data, places = [x.detach() for x in prepared[:4]], prepared[4:]
+    names = [name for name in ("blocks",) if name not in choices]
+    choices.update(
+        zip(names, choose(data, list(choices), list(choices.values()), *places), strict=True)
+    )
+
+
+def _choices_apart(data, names, given, *places):
+    choices = dict(zip(names, given, strict=True))
+    _fine_operands(*data, *places, choices=choices)
+    return [choices[name].clone() for name in ("blocks",) if name not in names]
+
+
 def _fine_register():
     places = "SymInt q_start, SymInt k_start, Tensor? q_starts, Tensor? kv_lengths"
     numbers = f"float scale, {places}, str form"
@@ -3740,6 +3851,18 @@ def _fine_register():
     _library.impl(
         f"{_fine_OPERATOR}_fine_backward", _fine_run_backward, "CompositeExplicitAutograd"
     )
+    given = "Tensor[] data, str[] names, Tensor[] given"
+    _library.define(f"{_fine_OPERATOR}_choices({given}, float scale, {places}) -> Tensor[]")
+    _library.impl(f"{_fine_OPERATOR}_choices", _choices_apart, "CompositeExplicitAutograd")
+
+    @torch.library.register_fake(f"attncc::{_fine_OPERATOR}_choices", lib=_library)
+    def _(data, names, given, *places):
+        shapes = _expected_choices(*data, places[-3])
+        return [
+            data[0].new_empty(shapes[name][0], dtype=torch.int64)
+            for name in ("blocks",)
+            if name not in names
+        ]
 
     @torch.library.register_fake(f"attncc::{_fine_OPERATOR}", lib=_library)
     def _(q, k, v, blocks_of_row, *numbers):
@@ -3906,6 +4029,8 @@ def _fine(
     _expect(dropout_p == 0.0, "dropout_p", dropout_p, "0.0: dropout is not supported")
     prepared = _fine_prepared(q, k, v, k_far, scale, kv_lengths, q_start, k_start)
     choices = _choices_of(choices, _expected_choices(q, k, v, k_far, k_start), q)
+    if torch.compiler.is_compiling():
+        _choose(choices, prepared)
     prepared = *_fine_operands(*prepared, choices=choices), *prepared[4:]
     form = _form(form, prepared[0])
     keep_residual = _keeps_residual(*prepared[:4])
@@ -3969,16 +4094,22 @@ _fine_TOKENS = {"k": 2, "v": 2, "k_far": 2}  # which axis of what keys have is t
 class _FineCache:
     """What later tokens may ask for.
 
-    It keeps every key so far as it was given, of which blocks and choices are made anew.
+    It keeps every key so far as it was given, and blocks that are full; choices are made anew.
     Tensors and numbers alone: `torch.save` writes it, `to` moves it. A new one is that of no token.
     """
 
     position: int = 0  # of the next token
     keys: tuple = ()  # k, v and k_far of tokens, with room for more
+    blocks: dict = dataclasses.field(default_factory=dict)  # how many are full, and what they have
 
     def to(self, device):
         """The same on another device."""
-        return _FineCache(self.position, tuple(x.to(device) for x in self.keys))
+        keys = tuple(x.to(device) for x in self.keys)
+        blocks = {
+            name: (full, tuple(x.to(device) for x in held))
+            for name, (full, held) in self.blocks.items()
+        }
+        return _FineCache(self.position, keys, blocks)
 
 
 def _fine_remember(cache, new):
@@ -4045,7 +4176,13 @@ def _fine_step(
         x.narrow(_fine_TOKENS[name], 0, cache.position)
         for name, x in zip(("k", "v", "k_far"), cache.keys, strict=True)
     )
-    out, lse = _fine(q, k, v, k_far, scale=scale, q_start=start, return_lse=True)
+    # Another dict, so that a step that is refused leaves the cache as it was.
+    kept = dict(cache.blocks)
+    prepared = _fine_prepared(q, k, v, k_far, scale, None, start, 0)
+    prepared = *_fine_operands(*prepared, kept=kept), *prepared[4:]
+    outs = _fine_run(*prepared, _form(None, prepared[0]), False)
+    cache.blocks = kept
+    out, lse = outs[0], outs[1]
     return (out, lse, cache) if return_lse else (out, cache)
 
 
@@ -4122,10 +4259,19 @@ def _blocks_operands(q, k, v, k_far, scale, q_start, k_start, q_starts, kv_lengt
 
 
 @torch.no_grad()
-def _numbers_for_blocks(q, k, v, k_far, *, scale=None, kv_lengths=None, q_start=None, k_start=0):
+def _numbers_for_blocks(
+    q, k, v, k_far, *, scale=None, kv_lengths=None, q_start=None, k_start=0, kept=None
+):
     """What keys get: a function that gives it for some rows, [batch, heads, rows, m]."""
     prepared = _fine_prepared(q, k, v, k_far, scale, kv_lengths, q_start, k_start)
-    prepared = *_blocks_operands(*prepared), *_on_blocks(16, *prepared[4:])
+    made = (
+        _blocks_operands(*prepared)
+        if kept is None
+        else _kept_blocks(
+            kept, "numbers of blocks", _blocks_operands, 32, 16, (None, 2, 2, 2), (1,), prepared
+        )
+    )
+    prepared = *made, *_on_blocks(16, *prepared[4:])
     q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths = prepared
     heads, kv_heads, m = q.shape[1], k_of_key.shape[1], k_of_key.shape[2]
     wide, device = _wide(q.dtype), q.device
@@ -4212,10 +4358,17 @@ def _blocks_among_prepared(q, k, v, k_far, kv_lengths, q_start, k_start):
 
 
 @torch.no_grad()
-def _among_for_blocks(q, k, v, k_far, *, kv_lengths=None, q_start=None, k_start=0):
+def _among_for_blocks(q, k, v, k_far, *, kv_lengths=None, q_start=None, k_start=0, kept=None):
     """Numbers of pairs: a function that gives those of a slice of rows, -inf where not related."""
     prepared = _blocks_among_prepared(q, k, v, k_far, kv_lengths, q_start, k_start)
-    prepared = *_blocks_among_operands(*prepared), *_on_blocks(64, *prepared[4:])
+    made = (
+        _blocks_among_operands(*prepared)
+        if kept is None
+        else _kept_blocks(
+            kept, "among of blocks", _blocks_among_operands, 64, 64, (None, 2, 2, 2), (1,), prepared
+        )
+    )
+    prepared = *made, *_on_blocks(64, *prepared[4:])
     q, k_far_of_key, q_start, k_start, q_starts, kv_lengths = prepared
     heads, kv_heads, m = q.shape[1], k_far_of_key.shape[1], k_far_of_key.shape[2]
     wide, device = _wide(q.dtype), q.device
@@ -4623,7 +4776,6 @@ if triton is not None:
         dq = dq_total * d_dot_factor
         _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
 
-
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
 # num_warps, num_stages).
 _near_TILES = {
@@ -4718,7 +4870,7 @@ def _near_launch(kernel, name, grid, q, k_win, v_win, *arguments):
     block_d, block_e = _block(d), _block(e)
     widest = max(64, block_d, block_e)
     if _in_c(q):
-        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest))
+        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest, 64, q.shape[2]))
     else:
         run = _near_tuned(kernel, name, q.element_size(), widest)[grid]
     run(
@@ -4767,22 +4919,35 @@ def _near_launch_backward(
     lse = lse.contiguous()
     scale_log2, d_dot_factor = _kernel_numbers(q, k_win, v_win, scale, kv_lengths)
     starts, lengths = _places(q, k_win, q_start, q_starts, kv_lengths)
-    if d_v_win.numel():
-        grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _near_launch(_near_backward_columns_kernel, "backward_columns", grid, q, k_win, v_win,
-            k_win, v_win, q, d_out, lse, delta, d_k_win, d_v_win,
-            starts, lengths,
-            k_win.stride()[:3], v_win.stride()[:3], q.stride()[:3], d_out.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2,
-        )  # fmt: skip
-    if dq.numel():
-        grid = _grid(n, "BLOCK_M", heads, batch)
-        _near_launch(_near_backward_rows_kernel, "backward_rows", grid, q, k_win, v_win,
-            q, d_out, k_win, v_win, lse, delta, dq,
-            starts, lengths,
-            q.stride()[:3], d_out.stride()[:3], k_win.stride()[:3], v_win.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2,
-        )  # fmt: skip
+    if _in_c(q) and batch * kv_heads >= torch.get_num_threads():
+        dq_total = _room_for_tiles(q)
+        if d_v_win.numel():
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _near_launch("_near_backward_at_once_kernel", "backward_at_once", grid, q, k_win, v_win,
+                k_win, v_win, q, d_out, dq_total, lse, delta, d_k_win, d_v_win,
+                starts, lengths,
+                k_win.stride()[:3], v_win.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                dq_total.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+        dq = (dq_total[:, :, :n, : q.shape[-1]] * d_dot_factor).to(q.dtype)
+    else:
+        if d_v_win.numel():
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _near_launch(_near_backward_columns_kernel, "backward_columns", grid, q, k_win, v_win,
+                k_win, v_win, q, d_out, lse, delta, d_k_win, d_v_win,
+                starts, lengths,
+                k_win.stride()[:3], v_win.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+        if dq.numel():
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _near_launch(_near_backward_rows_kernel, "backward_rows", grid, q, k_win, v_win,
+                q, d_out, k_win, v_win, lse, delta, dq,
+                starts, lengths,
+                q.stride()[:3], d_out.stride()[:3], k_win.stride()[:3], v_win.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
     return dq, d_k_win, d_v_win
 
 
@@ -5914,14 +6079,26 @@ def _in_c(x):
 
 
 def _for(kernel, x):
-    """The kernel that runs where a tensor is."""
-    return _C_KERNELS[kernel.__name__] if _in_c(x) else kernel
+    """The kernel that runs where a tensor is; those that Triton has not are given by name."""
+    return _C_KERNELS[getattr(kernel, "__name__", kernel)] if _in_c(x) else kernel
 
 
-def _c_tile(widest, most_rows=256):
-    """Rows and keys of a tile: few enough that what it holds and meets stays in a core's cache."""
-    rows, keys = (32, 32) if widest <= 128 else (16, 32)
-    return min(rows, most_rows), keys
+@functools.cache
+def _c_cache():
+    """How many bytes a core has in its second cache."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 1 << 18)
+    return 1 << 19
+
+
+def _c_tile(widest, edge, n, most_rows=256):
+    """Rows and keys of a tile, `edge` at most: few enough for half of a core's cache.
+
+    A handful of rows have small tiles; else lengths change nothing, as kernels are compiled for a tile.
+    """
+    while edge > 16 and 4 * edge * (4 * widest + 3 * edge) > _c_cache() // 2:
+        edge //= 2
+    return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
 class _Programs(ctypes.Structure):
@@ -6038,6 +6215,20 @@ def _c_identity(compiler):
     return f"{version}\n{processor}"
 
 
+@functools.cache
+def _c_folder():
+    """The user's cache, or a folder of this process where there is none to write into."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = pathlib.Path(cache, "attncc", "c")
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    made = tempfile.mkdtemp(prefix="attncc-c-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return pathlib.Path(made)
+
+
 def _c_compiled(source, command):
     """The file of a library, made unless the cache has it; processes may make it at the same time.
 
@@ -6045,11 +6236,9 @@ def _c_compiled(source, command):
         RuntimeError: with what the compiler says.
     """
     known = "\n".join([source, *command, _c_identity(command[0])])
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    path = cache / "attncc" / "c" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
+    path = _c_folder() / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         file, made = pathlib.Path(folder, "kernel.c"), pathlib.Path(folder, "kernel.so")
         file.write_text(source, encoding="utf-8")
@@ -6071,10 +6260,10 @@ def _c_library(source):
 
 
 def _c_serves(q):
-    """Whether kernels in C run unasked: if ATTNCC_TARGET says so, and they can."""
+    """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
-    target = os.environ.get("ATTNCC_TARGET", "torch")
+    target = os.environ.get("ATTNCC_TARGET", "c")
     _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
@@ -6347,10 +6536,37 @@ INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const in
     (void)_Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
                    double: copy_double)(__VA_ARGS__)
 
-// The transpose of a tile of vectors.
+// The transpose of a tile of vectors: four by four in registers where numbers lie side by side.
+typedef real four __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
+#if defined(__clang__) || __GNUC__ >= 12
+#define pick(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif defined(DOUBLE)
+#define pick(a, b, ...) __builtin_shuffle(a, b, (int64_t __attribute__((vector_size(32)))){__VA_ARGS__})
+#else
+#define pick(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#endif
+
+INLINE void turn_four(const real *from, int64_t row, real *to, int64_t to_row)
+{
+    const four a = *(const four *)from, b = *(const four *)(from + row);
+    const four c = *(const four *)(from + 2 * row), d = *(const four *)(from + 3 * row);
+    const four ac = pick(a, c, 0, 4, 1, 5), bd = pick(b, d, 0, 4, 1, 5);
+    const four ac_high = pick(a, c, 2, 6, 3, 7), bd_high = pick(b, d, 2, 6, 3, 7);
+    *(four *)to = pick(ac, bd, 0, 4, 1, 5);
+    *(four *)(to + to_row) = pick(ac, bd, 2, 6, 3, 7);
+    *(four *)(to + 2 * to_row) = pick(ac_high, bd_high, 0, 4, 1, 5);
+    *(four *)(to + 3 * to_row) = pick(ac_high, bd_high, 2, 6, 3, 7);
+}
+
 INLINE void turn(const int rows, const int columns, const real *from, int64_t row, int64_t column,
                  real *to)
 {
+    if (column == 1 && rows % 4 == 0 && columns % 4 == 0) {
+        for (int r = 0; r < rows; r += 4)
+            for (int x = 0; x < columns; x += 4)
+                turn_four(from + r * row + x, row, to + x * rows + r, rows);
+        return;
+    }
     for (int r = 0; r < rows; r++)
         for (int x = 0; x < columns; x++) to[x * rows + r] = from[r * row + x * column];
 }
@@ -6371,10 +6587,10 @@ INLINE void turn(const int rows, const int columns, const real *from, int64_t ro
 #define LANES (VECTOR / (int)sizeof(real))
 typedef real vector __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
 
-// The block of rows and vectors whose sums stay in registers.
-INLINE void multiply_block(const int rows, const int vectors, const int inner, const real *a,
-                           int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
-                           real *out, int64_t out_step, const int adds)
+// The block of rows and vectors whose sums stay in registers, a function for each of its sizes.
+INLINE void sum_block(const int rows, const int vectors, int inner, const real *a, int64_t a_row,
+                      int64_t a_inner, const real *b, int64_t b_step, real *out, int64_t out_step,
+                      int adds)
 {
     vector sums[8][4];
     _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
@@ -6396,21 +6612,48 @@ INLINE void multiply_block(const int rows, const int vectors, const int inner, c
             *(vector *)(out + i * out_step + j * LANES) = sums[i][j];
 }
 
+#define BLOCK_OF(rows, vectors) \
+    static __attribute__((noinline)) void blocks_##rows##_##vectors( \
+        int count, int inner, const real *a, int64_t a_row, int64_t a_inner, const real *b, \
+        int64_t b_step, real *out, int64_t out_step, int adds) \
+    { \
+        for (int at = 0; at < count; at++, a += rows * a_row, out += rows * out_step) \
+            sum_block(rows, vectors, inner, a, a_row, a_inner, b, b_step, out, out_step, adds); \
+    }
+#define BLOCKS_OF(rows) BLOCK_OF(rows, 1) BLOCK_OF(rows, 2) BLOCK_OF(rows, 4)
+BLOCKS_OF(1) BLOCKS_OF(2) BLOCKS_OF(3) BLOCKS_OF(4)
+BLOCKS_OF(5) BLOCKS_OF(6) BLOCKS_OF(7) BLOCKS_OF(8)
+
+typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *, int64_t,
+                    int);
+
+INLINE Blocks *blocks_of(const int rows, const int vectors)
+{
+#define CHOOSE(rows) \
+    vectors == 4 ? blocks_##rows##_4 : vectors == 2 ? blocks_##rows##_2 : blocks_##rows##_1
+    switch (rows) {
+        case 1: return CHOOSE(1);
+        case 2: return CHOOSE(2);
+        case 3: return CHOOSE(3);
+        case 4: return CHOOSE(4);
+        case 5: return CHOOSE(5);
+        case 6: return CHOOSE(6);
+        case 7: return CHOOSE(7);
+        default: return CHOOSE(8);
+    }
+}
+
 INLINE void multiply_columns(const int vectors, const int rows, const int inner, const real *a,
                              int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
                              real *out, int64_t out_step, const int adds)
 {
     const int most = smaller(ROWS * VECTORS / vectors, 8);
-    int i = 0;
-    for (; i + most <= rows; i += most)
-        multiply_block(most, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
-    for (; i + 4 <= rows; i += 4)
-        multiply_block(4, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
-    for (; i < rows; i++)
-        multiply_block(1, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
+    const int blocks = ceil_div(rows, most), each = rows / blocks, wide = rows % blocks;
+    const int rest = wide * (each + 1);
+    if (wide)
+        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step, adds);
+    blocks_of(each, vectors)(blocks - wide, inner, a + rest * a_row, a_row, a_inner, b, b_step,
+                             out + rest * out_step, out_step, adds);
 }
 
 // out[i][j] = sum over k of a[i][k] b[k][j], or added to it: [rows, inner] by [inner, columns], of
@@ -7037,6 +7280,228 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
                 v_of_key_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
                 d_out_strides, k_of_key_strides, v_of_key_strides, n, m, k_start, d_dot_factor,
                 scale_log2, GROUP, D, E);
+}
+""",
+    ),
+    "_far_backward_at_once_kernel": _CKernel(
+        "_far_backward_at_once_kernel",
+        (
+            "k_of_key_ptr v_of_key_ptr q_ptr d_out_ptr dq_total_ptr lse_ptr delta_ptr "
+            "d_k_of_key_ptr d_v_of_key_ptr q_start_ptr kv_lengths_ptr k_of_key_strides "
+            "v_of_key_strides q_strides d_out_strides dq_total_strides n m k_start "
+            "d_dot_factor scale_log2 GROUP D E"
+        ),
+        "n m k_start GROUP D E",
+        "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+INLINE void far_backward_at_once_tile(real (*restrict d_v_of_key)[BLOCK_E],
+        real (*restrict d_k_of_key_total)[BLOCK_D], const Rows k_of_key,
+        const real (*restrict k_of_key_turned)[BLOCK_N], const Rows v_of_key,
+        const real (*restrict v_of_key_turned)[BLOCK_N], q_type *q_ptr, d_out_type *d_out_ptr,
+        lse_type *lse_ptr, delta_type *delta_ptr, dq_total_type *dq_total_ptr, int64_t q_stride,
+        int64_t d_out_stride, int64_t dq_total_stride, int *restrict j, int row, int q_start, int n,
+        real scale_log2, int D, int E, const int MASKED)
+{
+    int visible[BLOCK_M];
+    int i[BLOCK_M];
+    real lse_2[BLOCK_M];
+    Rows q;
+    real q_room[BLOCK_M][BLOCK_D];
+    real dot_qk_of_key[BLOCK_M][BLOCK_N];
+    int related[BLOCK_M][BLOCK_N];
+    Rows d_out;
+    real d_out_room[BLOCK_M][BLOCK_E];
+    real d_share[BLOCK_M][BLOCK_N];
+    delta_value delta[BLOCK_M];
+    real weight[BLOCK_M][BLOCK_N];
+    real d_exponent[BLOCK_M][BLOCK_N];
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        const int row_lanes = row + r;
+        visible[r] = row_lanes < n;
+        i[r] = q_start + row_lanes;
+        lse_value lse = (!MASKED || visible[r]) ? number_of(lse_ptr[r]) : -INFINITY;
+        lse = lse == -INFINITY ? INFINITY : lse;
+        lse_2[r] = R(1.4426950408889634) * lse;
+    }
+    q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
+            BLOCK_D);
+    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_of_key_turned[0][0], BLOCK_N,
+            &dot_qk_of_key[0][0], BLOCK_N, 0);
+    d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
+            : NULL, BLOCK_M, E, BLOCK_E);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++)
+            if (MASKED) related[r][c] = 16 * j[c] + 32 - 1 <= i[r];
+    }
+    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_of_key_turned[0][0], BLOCK_N,
+            &d_share[0][0], BLOCK_N, 0);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++) {
+            const real d_weight = d_share[r][c] - delta[r];
+            real exponent = scale_log2 * dot_qk_of_key[r][c];
+            if (MASKED) exponent = related[r][c] ? exponent : -INFINITY;
+            weight[r][c] = exp2_of(exponent - lse_2[r]);
+            d_exponent[r][c] = d_weight * weight[r][c];
+        }
+    }
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step,
+            &d_v_of_key[0][0], BLOCK_E, 1);
+    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
+            &d_k_of_key_total[0][0], BLOCK_D, 1);
+    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k_of_key.at, k_of_key.step,
+            dq_total_ptr, dq_total_stride, 1);
+}
+
+static void far_backward_at_once_kernel(const Grid program, const Grid programs,
+        k_of_key_type *k_of_key_ptr, v_of_key_type *v_of_key_ptr, q_type *q_ptr,
+        d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, d_k_of_key_type *d_k_of_key_ptr, d_v_of_key_type *d_v_of_key_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides,
+        const int64_t *v_of_key_strides, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *dq_total_strides, int n, int m, int k_start, real d_dot_factor,
+        real scale_log2, int GROUP, int D, int E)
+{
+    int column_lanes[BLOCK_N];
+    int seen[BLOCK_N];
+    Rows k_of_key;
+    real k_of_key_room[BLOCK_N][BLOCK_D];
+    real k_of_key_turned[BLOCK_D][BLOCK_N];
+    Rows v_of_key;
+    real v_of_key_room[BLOCK_N][BLOCK_E];
+    real v_of_key_turned[BLOCK_E][BLOCK_N];
+    int j[BLOCK_N];
+    real d_v_of_key[BLOCK_N][BLOCK_E];
+    real d_k_of_key_total[BLOCK_N][BLOCK_D];
+    int tile;
+    real d_k_of_key[BLOCK_N][BLOCK_D];
+    // first key of the tile
+    int column = program.x * BLOCK_N;
+    int kv_head = program.y;
+    int batch = program.z;
+    int kv_heads = programs.y;
+    int heads = kv_heads * GROUP;
+    int q_start = (int)number_of((q_start_ptr + batch)[0]);
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        column_lanes[c] = column + c;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    k_of_key_ptr = k_of_key_ptr + ((int64_t)batch * k_of_key_strides[0] + (int64_t)kv_head
+            * k_of_key_strides[1]);
+    k_of_key_ptr = k_of_key_ptr + (int64_t)column * k_of_key_strides[2];
+    v_of_key_ptr = v_of_key_ptr + ((int64_t)batch * v_of_key_strides[0] + (int64_t)kv_head
+            * v_of_key_strides[1]);
+    v_of_key_ptr = v_of_key_ptr + (int64_t)column * v_of_key_strides[2];
+    int64_t q_step = q_strides[2] * BLOCK_M;
+    int64_t d_out_step = d_out_strides[2] * BLOCK_M;
+    int64_t dq_total_step = dq_total_strides[2] * BLOCK_M;
+    int64_t first_vector = ((int64_t)batch * kv_heads + kv_head) * m + column;
+    // Keys that no row can see are not read, and their gradients are 0.
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        seen[c] = column_lanes[c] < keys;
+    k_of_key = load_rows(k_of_key_type, &k_of_key_room[0][0], k_of_key_ptr, k_of_key_strides[2],
+            seen, BLOCK_N, D, BLOCK_D);
+    turn(BLOCK_N, BLOCK_D, k_of_key.at, k_of_key.step, 1, &k_of_key_turned[0][0]);
+    v_of_key = load_rows(v_of_key_type, &v_of_key_room[0][0], v_of_key_ptr, v_of_key_strides[2],
+            seen, BLOCK_N, E, BLOCK_E);
+    turn(BLOCK_N, BLOCK_E, v_of_key.at, v_of_key.step, 1, &v_of_key_turned[0][0]);
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        j[c] = k_start + column_lanes[c];
+    // Positions of the tile's first and last key; [low, high) are the rows that may see it.
+    int first = k_start + column;
+    int last = first + smaller(BLOCK_N, keys - column) - 1;
+    int in_rows = column < keys ? n : 0;
+    int low = larger(16 * first + 31 - q_start, 0);
+    int high = in_rows;
+    int t0 = low / BLOCK_M;
+    int t1 = larger(ceil_div(larger(high, 0), BLOCK_M), t0);
+    int full_low = larger(16 * last + 31 - q_start, 0);
+    int full_high = in_rows;
+    int f0 = smaller(larger(ceil_div(full_low, BLOCK_M), t0), t1);
+    int f1 = smaller(larger(larger(full_high, 0) / BLOCK_M, f0), t1);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            d_v_of_key[c][x] = 0;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            d_k_of_key_total[c][x] = 0;
+    }
+    for (int head = kv_head * GROUP; head < kv_head * GROUP + GROUP; head++) {
+        q_type *q_head_ptr = q_ptr + (int64_t)batch * q_strides[0] + (int64_t)head * q_strides[1];
+        d_out_type *d_out_head_ptr = d_out_ptr + (int64_t)batch * d_out_strides[0] + (int64_t)head
+                * d_out_strides[1];
+        dq_total_type *dq_total_head_ptr = dq_total_ptr + (int64_t)batch * dq_total_strides[0]
+                + (int64_t)head * dq_total_strides[1];
+        int64_t statistics = ((int64_t)batch * heads + head) * n;
+        for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
+            tile = t0 + step;
+            tile = tile < f0 ? tile : tile + (f1 - f0);
+            far_backward_at_once_tile(d_v_of_key, d_k_of_key_total, k_of_key, k_of_key_turned,
+                    v_of_key, v_of_key_turned, q_head_ptr + tile * q_step, d_out_head_ptr + tile
+                    * d_out_step, lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics
+                    + tile * BLOCK_M, dq_total_head_ptr + tile * dq_total_step, q_strides[2],
+                    d_out_strides[2], dq_total_strides[2], j, tile * BLOCK_M, q_start, n,
+                    scale_log2, D, E, 1);
+        }
+        for (int tile = f0; tile < f1; tile++) {
+            far_backward_at_once_tile(d_v_of_key, d_k_of_key_total, k_of_key, k_of_key_turned,
+                    v_of_key, v_of_key_turned, q_head_ptr + tile * q_step, d_out_head_ptr + tile
+                    * d_out_step, lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics
+                    + tile * BLOCK_M, dq_total_head_ptr + tile * dq_total_step, q_strides[2],
+                    d_out_strides[2], dq_total_strides[2], j, tile * BLOCK_M, q_start, n,
+                    scale_log2, D, E, 0);
+        }
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            d_k_of_key[c][x] = d_k_of_key_total[c][x] * d_dot_factor;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        d_k_of_key_type *to = d_k_of_key_ptr + first_vector * D + (int64_t)c * (D);
+        #pragma omp simd
+        for (int x = 0; x < D; x++)
+            put(d_k_of_key_type, to[x], seen[c] ? d_k_of_key[c][x] : R(0.0));
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        d_v_of_key_type *to = d_v_of_key_ptr + first_vector * E + (int64_t)c * (E);
+        #pragma omp simd
+        for (int x = 0; x < E; x++)
+            put(d_v_of_key_type, to[x], seen[c] ? d_v_of_key[c][x] : R(0.0));
+    }
+}
+
+void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr,
+        v_of_key_type *v_of_key_ptr, q_type *q_ptr, d_out_type *d_out_ptr,
+        dq_total_type *dq_total_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        d_k_of_key_type *d_k_of_key_ptr, d_v_of_key_type *d_v_of_key_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides,
+        const int64_t *v_of_key_strides, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *dq_total_strides, int n, int m, int k_start, double d_dot_factor,
+        double scale_log2, int GROUP, int D, int E)
+{
+    #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        far_backward_at_once_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_of_key_ptr, q_ptr,
+                d_out_ptr, dq_total_ptr, lse_ptr, delta_ptr, d_k_of_key_ptr, d_v_of_key_ptr,
+                q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_of_key_strides, q_strides,
+                d_out_strides, dq_total_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D,
+                E);
 }
 """,
     ),
@@ -8933,6 +9398,222 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_win_ptr, v_win_ptr,
                 lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides,
                 k_win_strides, v_win_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
+}
+""",
+    ),
+    "_near_backward_at_once_kernel": _CKernel(
+        "_near_backward_at_once_kernel",
+        (
+            "k_win_ptr v_win_ptr q_ptr d_out_ptr dq_total_ptr lse_ptr delta_ptr d_k_win_ptr "
+            "d_v_win_ptr q_start_ptr kv_lengths_ptr k_win_strides v_win_strides q_strides "
+            "d_out_strides dq_total_strides n m k_start d_dot_factor scale_log2 GROUP D E"
+        ),
+        "n m k_start GROUP D E",
+        "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+INLINE void near_backward_at_once_tile(real (*restrict d_v_win)[BLOCK_E],
+        real (*restrict d_k_win_total)[BLOCK_D], const Rows k_win,
+        const real (*restrict k_win_turned)[BLOCK_N], const Rows v_win,
+        const real (*restrict v_win_turned)[BLOCK_N], q_type *q_ptr, d_out_type *d_out_ptr,
+        lse_type *lse_ptr, delta_type *delta_ptr, dq_total_type *dq_total_ptr, int64_t q_stride,
+        int64_t d_out_stride, int64_t dq_total_stride, int *restrict j, int row, int q_start, int n,
+        real scale_log2, int D, int E, const int MASKED)
+{
+    int visible[BLOCK_M];
+    int i[BLOCK_M];
+    real lse_2[BLOCK_M];
+    Rows q;
+    real q_room[BLOCK_M][BLOCK_D];
+    real dot_qk_win[BLOCK_M][BLOCK_N];
+    int related[BLOCK_M][BLOCK_N];
+    Rows d_out;
+    real d_out_room[BLOCK_M][BLOCK_E];
+    real d_share[BLOCK_M][BLOCK_N];
+    delta_value delta[BLOCK_M];
+    real weight[BLOCK_M][BLOCK_N];
+    real d_exponent[BLOCK_M][BLOCK_N];
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        const int row_lanes = row + r;
+        visible[r] = row_lanes < n;
+        i[r] = q_start + row_lanes;
+        lse_value lse = (!MASKED || visible[r]) ? number_of(lse_ptr[r]) : -INFINITY;
+        lse = lse == -INFINITY ? INFINITY : lse;
+        lse_2[r] = R(1.4426950408889634) * lse;
+    }
+    q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
+            BLOCK_D);
+    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_win_turned[0][0], BLOCK_N,
+            &dot_qk_win[0][0], BLOCK_N, 0);
+    d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
+            : NULL, BLOCK_M, E, BLOCK_E);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++)
+            if (MASKED) related[r][c] = (i[r] - j[c] <= 511) & (j[c] <= i[r]);
+    }
+    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_win_turned[0][0], BLOCK_N,
+            &d_share[0][0], BLOCK_N, 0);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++) {
+            const real d_weight = d_share[r][c] - delta[r];
+            real exponent = scale_log2 * dot_qk_win[r][c];
+            if (MASKED) exponent = related[r][c] ? exponent : -INFINITY;
+            weight[r][c] = exp2_of(exponent - lse_2[r]);
+            d_exponent[r][c] = d_weight * weight[r][c];
+        }
+    }
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step,
+            &d_v_win[0][0], BLOCK_E, 1);
+    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
+            &d_k_win_total[0][0], BLOCK_D, 1);
+    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k_win.at, k_win.step,
+            dq_total_ptr, dq_total_stride, 1);
+}
+
+static void near_backward_at_once_kernel(const Grid program, const Grid programs,
+        k_win_type *k_win_ptr, v_win_type *v_win_ptr, q_type *q_ptr, d_out_type *d_out_ptr,
+        dq_total_type *dq_total_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        d_k_win_type *d_k_win_ptr, d_v_win_type *d_v_win_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_win_strides, const int64_t *v_win_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *dq_total_strides,
+        int n, int m, int k_start, real d_dot_factor, real scale_log2, int GROUP, int D, int E)
+{
+    int column_lanes[BLOCK_N];
+    int seen[BLOCK_N];
+    Rows k_win;
+    real k_win_room[BLOCK_N][BLOCK_D];
+    real k_win_turned[BLOCK_D][BLOCK_N];
+    Rows v_win;
+    real v_win_room[BLOCK_N][BLOCK_E];
+    real v_win_turned[BLOCK_E][BLOCK_N];
+    int j[BLOCK_N];
+    real d_v_win[BLOCK_N][BLOCK_E];
+    real d_k_win_total[BLOCK_N][BLOCK_D];
+    int tile;
+    real d_k_win[BLOCK_N][BLOCK_D];
+    // first key of the tile
+    int column = program.x * BLOCK_N;
+    int kv_head = program.y;
+    int batch = program.z;
+    int kv_heads = programs.y;
+    int heads = kv_heads * GROUP;
+    int q_start = (int)number_of((q_start_ptr + batch)[0]);
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        column_lanes[c] = column + c;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    k_win_ptr = k_win_ptr + ((int64_t)batch * k_win_strides[0] + (int64_t)kv_head
+            * k_win_strides[1]);
+    k_win_ptr = k_win_ptr + (int64_t)column * k_win_strides[2];
+    v_win_ptr = v_win_ptr + ((int64_t)batch * v_win_strides[0] + (int64_t)kv_head
+            * v_win_strides[1]);
+    v_win_ptr = v_win_ptr + (int64_t)column * v_win_strides[2];
+    int64_t q_step = q_strides[2] * BLOCK_M;
+    int64_t d_out_step = d_out_strides[2] * BLOCK_M;
+    int64_t dq_total_step = dq_total_strides[2] * BLOCK_M;
+    int64_t first_vector = ((int64_t)batch * kv_heads + kv_head) * m + column;
+    // Keys that no row can see are not read, and their gradients are 0.
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        seen[c] = column_lanes[c] < keys;
+    k_win = load_rows(k_win_type, &k_win_room[0][0], k_win_ptr, k_win_strides[2], seen, BLOCK_N, D,
+            BLOCK_D);
+    turn(BLOCK_N, BLOCK_D, k_win.at, k_win.step, 1, &k_win_turned[0][0]);
+    v_win = load_rows(v_win_type, &v_win_room[0][0], v_win_ptr, v_win_strides[2], seen, BLOCK_N, E,
+            BLOCK_E);
+    turn(BLOCK_N, BLOCK_E, v_win.at, v_win.step, 1, &v_win_turned[0][0]);
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        j[c] = k_start + column_lanes[c];
+    // Positions of the tile's first and last key; [low, high) are the rows that may see it.
+    int first = k_start + column;
+    int last = first + smaller(BLOCK_N, keys - column) - 1;
+    int in_rows = column < keys ? n : 0;
+    int low = larger(first - q_start, 0);
+    int high = smaller(last + 512 - q_start, in_rows);
+    int t0 = low / BLOCK_M;
+    int t1 = larger(ceil_div(larger(high, 0), BLOCK_M), t0);
+    int full_low = larger(last - q_start, 0);
+    int full_high = smaller(first + 512 - q_start, in_rows);
+    int f0 = smaller(larger(ceil_div(full_low, BLOCK_M), t0), t1);
+    int f1 = smaller(larger(larger(full_high, 0) / BLOCK_M, f0), t1);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            d_v_win[c][x] = 0;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            d_k_win_total[c][x] = 0;
+    }
+    for (int head = kv_head * GROUP; head < kv_head * GROUP + GROUP; head++) {
+        q_type *q_head_ptr = q_ptr + (int64_t)batch * q_strides[0] + (int64_t)head * q_strides[1];
+        d_out_type *d_out_head_ptr = d_out_ptr + (int64_t)batch * d_out_strides[0] + (int64_t)head
+                * d_out_strides[1];
+        dq_total_type *dq_total_head_ptr = dq_total_ptr + (int64_t)batch * dq_total_strides[0]
+                + (int64_t)head * dq_total_strides[1];
+        int64_t statistics = ((int64_t)batch * heads + head) * n;
+        for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
+            tile = t0 + step;
+            tile = tile < f0 ? tile : tile + (f1 - f0);
+            near_backward_at_once_tile(d_v_win, d_k_win_total, k_win, k_win_turned, v_win,
+                    v_win_turned, q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    dq_total_head_ptr + tile * dq_total_step, q_strides[2], d_out_strides[2],
+                    dq_total_strides[2], j, tile * BLOCK_M, q_start, n, scale_log2, D, E, 1);
+        }
+        for (int tile = f0; tile < f1; tile++) {
+            near_backward_at_once_tile(d_v_win, d_k_win_total, k_win, k_win_turned, v_win,
+                    v_win_turned, q_head_ptr + tile * q_step, d_out_head_ptr + tile * d_out_step,
+                    lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M,
+                    dq_total_head_ptr + tile * dq_total_step, q_strides[2], d_out_strides[2],
+                    dq_total_strides[2], j, tile * BLOCK_M, q_start, n, scale_log2, D, E, 0);
+        }
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            d_k_win[c][x] = d_k_win_total[c][x] * d_dot_factor;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        d_k_win_type *to = d_k_win_ptr + first_vector * D + (int64_t)c * (D);
+        #pragma omp simd
+        for (int x = 0; x < D; x++)
+            put(d_k_win_type, to[x], seen[c] ? d_k_win[c][x] : R(0.0));
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        d_v_win_type *to = d_v_win_ptr + first_vector * E + (int64_t)c * (E);
+        #pragma omp simd
+        for (int x = 0; x < E; x++)
+            put(d_v_win_type, to[x], seen[c] ? d_v_win[c][x] : R(0.0));
+    }
+}
+
+void run(const Grid programs, const int threads, k_win_type *k_win_ptr, v_win_type *v_win_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, d_k_win_type *d_k_win_ptr, d_v_win_type *d_v_win_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_win_strides,
+        const int64_t *v_win_strides, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *dq_total_strides, int n, int m, int k_start, double d_dot_factor,
+        double scale_log2, int GROUP, int D, int E)
+{
+    #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        near_backward_at_once_kernel((Grid){x, y, z}, programs, k_win_ptr, v_win_ptr, q_ptr,
+                d_out_ptr, dq_total_ptr, lse_ptr, delta_ptr, d_k_win_ptr, d_v_win_ptr, q_start_ptr,
+                kv_lengths_ptr, k_win_strides, v_win_strides, q_strides, d_out_strides,
+                dq_total_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),

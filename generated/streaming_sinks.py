@@ -12,6 +12,7 @@
 # Cost: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is stored.
 # Decoder: keeps the first 4 keys and the last 1020 keys.
 
+import atexit
 import contextlib
 import ctypes
 import dataclasses
@@ -541,7 +542,6 @@ if triton is not None:
         dq = dq_total * d_dot_factor
         _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
 
-
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
 # num_warps, num_stages).
 _TILES = {
@@ -650,13 +650,19 @@ def _grid(length, block, heads, batch):
     return lambda meta: (_cdiv(length, meta[block]), heads, batch)
 
 
+def _room_for_tiles(x, step=1):
+    """Zeros for sums of rows, whose last tile and last block of channels may end beyond them."""
+    batch, heads, n, width = x.shape
+    return x.new_zeros(batch, heads, n + 64 * step, _cdiv(width, 16) * 16, dtype=_wide(x.dtype))
+
+
 def _launch(kernel, name, grid, q, k, v, *arguments):
     """Run a kernel, specialised by the widths of q and v."""
     d, e = q.shape[-1], v.shape[-1]
     block_d, block_e = _block(d), _block(e)
     widest = max(64, block_d, block_e)
     if _in_c(q):
-        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest))
+        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest, 64, q.shape[2]))
     else:
         run = _tuned(kernel, name, q.element_size(), widest)[grid]
     run(
@@ -720,22 +726,35 @@ def _launch_backward(
     lse = lse.contiguous()
     scale_log2, d_dot_factor = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
-    if dv.numel():
-        grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
-            k, v, q, d_out, lse, delta, dk, dv,
-            starts, lengths,
-            k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2,
-        )  # fmt: skip
-    if dq.numel():
-        grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
-            q, d_out, k, v, lse, delta, dq,
-            starts, lengths,
-            q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
-            n, m, k_start, d_dot_factor, scale_log2,
-        )  # fmt: skip
+    if _in_c(q) and batch * kv_heads >= torch.get_num_threads():
+        dq_total = _room_for_tiles(q)
+        if dv.numel():
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _launch("_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+                k, v, q, d_out, dq_total, lse, delta, dk, dv,
+                starts, lengths,
+                k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                dq_total.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+        dq = (dq_total[:, :, :n, : q.shape[-1]] * d_dot_factor).to(q.dtype)
+    else:
+        if dv.numel():
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                k, v, q, d_out, lse, delta, dk, dv,
+                starts, lengths,
+                k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
+        if dq.numel():
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                q, d_out, k, v, lse, delta, dq,
+                starts, lengths,
+                q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
+                n, m, k_start, d_dot_factor, scale_log2,
+            )  # fmt: skip
     return dq, dk, dv
 
 
@@ -1685,14 +1704,26 @@ def _in_c(x):
 
 
 def _for(kernel, x):
-    """The kernel that runs where a tensor is."""
-    return _C_KERNELS[kernel.__name__] if _in_c(x) else kernel
+    """The kernel that runs where a tensor is; those that Triton has not are given by name."""
+    return _C_KERNELS[getattr(kernel, "__name__", kernel)] if _in_c(x) else kernel
 
 
-def _c_tile(widest, most_rows=256):
-    """Rows and keys of a tile: few enough that what it holds and meets stays in a core's cache."""
-    rows, keys = (32, 32) if widest <= 128 else (16, 32)
-    return min(rows, most_rows), keys
+@functools.cache
+def _c_cache():
+    """How many bytes a core has in its second cache."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 1 << 18)
+    return 1 << 19
+
+
+def _c_tile(widest, edge, n, most_rows=256):
+    """Rows and keys of a tile, `edge` at most: few enough for half of a core's cache.
+
+    A handful of rows have small tiles; else lengths change nothing, as kernels are compiled for a tile.
+    """
+    while edge > 16 and 4 * edge * (4 * widest + 3 * edge) > _c_cache() // 2:
+        edge //= 2
+    return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
 class _Programs(ctypes.Structure):
@@ -1809,6 +1840,20 @@ def _c_identity(compiler):
     return f"{version}\n{processor}"
 
 
+@functools.cache
+def _c_folder():
+    """The user's cache, or a folder of this process where there is none to write into."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = pathlib.Path(cache, "attncc", "c")
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    made = tempfile.mkdtemp(prefix="attncc-c-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return pathlib.Path(made)
+
+
 def _c_compiled(source, command):
     """The file of a library, made unless the cache has it; processes may make it at the same time.
 
@@ -1816,11 +1861,9 @@ def _c_compiled(source, command):
         RuntimeError: with what the compiler says.
     """
     known = "\n".join([source, *command, _c_identity(command[0])])
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    path = cache / "attncc" / "c" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
+    path = _c_folder() / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         file, made = pathlib.Path(folder, "kernel.c"), pathlib.Path(folder, "kernel.so")
         file.write_text(source, encoding="utf-8")
@@ -1842,10 +1885,10 @@ def _c_library(source):
 
 
 def _c_serves(q):
-    """Whether kernels in C run unasked: if ATTNCC_TARGET says so, and they can."""
+    """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
-    target = os.environ.get("ATTNCC_TARGET", "torch")
+    target = os.environ.get("ATTNCC_TARGET", "c")
     _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
@@ -2118,10 +2161,37 @@ INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const in
     (void)_Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
                    double: copy_double)(__VA_ARGS__)
 
-// The transpose of a tile of vectors.
+// The transpose of a tile of vectors: four by four in registers where numbers lie side by side.
+typedef real four __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
+#if defined(__clang__) || __GNUC__ >= 12
+#define pick(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif defined(DOUBLE)
+#define pick(a, b, ...) __builtin_shuffle(a, b, (int64_t __attribute__((vector_size(32)))){__VA_ARGS__})
+#else
+#define pick(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#endif
+
+INLINE void turn_four(const real *from, int64_t row, real *to, int64_t to_row)
+{
+    const four a = *(const four *)from, b = *(const four *)(from + row);
+    const four c = *(const four *)(from + 2 * row), d = *(const four *)(from + 3 * row);
+    const four ac = pick(a, c, 0, 4, 1, 5), bd = pick(b, d, 0, 4, 1, 5);
+    const four ac_high = pick(a, c, 2, 6, 3, 7), bd_high = pick(b, d, 2, 6, 3, 7);
+    *(four *)to = pick(ac, bd, 0, 4, 1, 5);
+    *(four *)(to + to_row) = pick(ac, bd, 2, 6, 3, 7);
+    *(four *)(to + 2 * to_row) = pick(ac_high, bd_high, 0, 4, 1, 5);
+    *(four *)(to + 3 * to_row) = pick(ac_high, bd_high, 2, 6, 3, 7);
+}
+
 INLINE void turn(const int rows, const int columns, const real *from, int64_t row, int64_t column,
                  real *to)
 {
+    if (column == 1 && rows % 4 == 0 && columns % 4 == 0) {
+        for (int r = 0; r < rows; r += 4)
+            for (int x = 0; x < columns; x += 4)
+                turn_four(from + r * row + x, row, to + x * rows + r, rows);
+        return;
+    }
     for (int r = 0; r < rows; r++)
         for (int x = 0; x < columns; x++) to[x * rows + r] = from[r * row + x * column];
 }
@@ -2142,10 +2212,10 @@ INLINE void turn(const int rows, const int columns, const real *from, int64_t ro
 #define LANES (VECTOR / (int)sizeof(real))
 typedef real vector __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
 
-// The block of rows and vectors whose sums stay in registers.
-INLINE void multiply_block(const int rows, const int vectors, const int inner, const real *a,
-                           int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
-                           real *out, int64_t out_step, const int adds)
+// The block of rows and vectors whose sums stay in registers, a function for each of its sizes.
+INLINE void sum_block(const int rows, const int vectors, int inner, const real *a, int64_t a_row,
+                      int64_t a_inner, const real *b, int64_t b_step, real *out, int64_t out_step,
+                      int adds)
 {
     vector sums[8][4];
     _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
@@ -2167,21 +2237,48 @@ INLINE void multiply_block(const int rows, const int vectors, const int inner, c
             *(vector *)(out + i * out_step + j * LANES) = sums[i][j];
 }
 
+#define BLOCK_OF(rows, vectors) \
+    static __attribute__((noinline)) void blocks_##rows##_##vectors( \
+        int count, int inner, const real *a, int64_t a_row, int64_t a_inner, const real *b, \
+        int64_t b_step, real *out, int64_t out_step, int adds) \
+    { \
+        for (int at = 0; at < count; at++, a += rows * a_row, out += rows * out_step) \
+            sum_block(rows, vectors, inner, a, a_row, a_inner, b, b_step, out, out_step, adds); \
+    }
+#define BLOCKS_OF(rows) BLOCK_OF(rows, 1) BLOCK_OF(rows, 2) BLOCK_OF(rows, 4)
+BLOCKS_OF(1) BLOCKS_OF(2) BLOCKS_OF(3) BLOCKS_OF(4)
+BLOCKS_OF(5) BLOCKS_OF(6) BLOCKS_OF(7) BLOCKS_OF(8)
+
+typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *, int64_t,
+                    int);
+
+INLINE Blocks *blocks_of(const int rows, const int vectors)
+{
+#define CHOOSE(rows) \
+    vectors == 4 ? blocks_##rows##_4 : vectors == 2 ? blocks_##rows##_2 : blocks_##rows##_1
+    switch (rows) {
+        case 1: return CHOOSE(1);
+        case 2: return CHOOSE(2);
+        case 3: return CHOOSE(3);
+        case 4: return CHOOSE(4);
+        case 5: return CHOOSE(5);
+        case 6: return CHOOSE(6);
+        case 7: return CHOOSE(7);
+        default: return CHOOSE(8);
+    }
+}
+
 INLINE void multiply_columns(const int vectors, const int rows, const int inner, const real *a,
                              int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
                              real *out, int64_t out_step, const int adds)
 {
     const int most = smaller(ROWS * VECTORS / vectors, 8);
-    int i = 0;
-    for (; i + most <= rows; i += most)
-        multiply_block(most, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
-    for (; i + 4 <= rows; i += 4)
-        multiply_block(4, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
-    for (; i < rows; i++)
-        multiply_block(1, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
+    const int blocks = ceil_div(rows, most), each = rows / blocks, wide = rows % blocks;
+    const int rest = wide * (each + 1);
+    if (wide)
+        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step, adds);
+    blocks_of(each, vectors)(blocks - wide, inner, a + rest * a_row, a_row, a_inner, b, b_step,
+                             out + rest * out_step, out_step, adds);
 }
 
 // out[i][j] = sum over k of a[i][k] b[k][j], or added to it: [rows, inner] by [inner, columns], of
@@ -2834,6 +2931,230 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr,
                 delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, k_strides,
                 v_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
+}
+""",
+    ),
+    "_backward_at_once_kernel": _CKernel(
+        "_backward_at_once_kernel",
+        (
+            "k_ptr v_ptr q_ptr d_out_ptr dq_total_ptr lse_ptr delta_ptr dk_ptr dv_ptr "
+            "q_start_ptr kv_lengths_ptr k_strides v_strides q_strides d_out_strides "
+            "dq_total_strides n m k_start d_dot_factor scale_log2 GROUP D E"
+        ),
+        "n m k_start GROUP D E",
+        "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict dk_total)[BLOCK_D],
+        const Rows k, const real (*restrict k_turned)[BLOCK_N], const Rows v,
+        const real (*restrict v_turned)[BLOCK_N], q_type *q_ptr, d_out_type *d_out_ptr,
+        lse_type *lse_ptr, delta_type *delta_ptr, dq_total_type *dq_total_ptr, int64_t q_stride,
+        int64_t d_out_stride, int64_t dq_total_stride, int *restrict j, int row, int q_start, int n,
+        real scale_log2, int D, int E, const int MASKED)
+{
+    int visible[BLOCK_M];
+    int i[BLOCK_M];
+    real lse_2[BLOCK_M];
+    Rows q;
+    real q_room[BLOCK_M][BLOCK_D];
+    real dot_qk[BLOCK_M][BLOCK_N];
+    int related[BLOCK_M][BLOCK_N];
+    Rows d_out;
+    real d_out_room[BLOCK_M][BLOCK_E];
+    real d_share[BLOCK_M][BLOCK_N];
+    delta_value delta[BLOCK_M];
+    real weight[BLOCK_M][BLOCK_N];
+    real d_exponent[BLOCK_M][BLOCK_N];
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        const int row_lanes = row + r;
+        visible[r] = row_lanes < n;
+        i[r] = q_start + row_lanes;
+        lse_value lse = (!MASKED || visible[r]) ? number_of(lse_ptr[r]) : -INFINITY;
+        lse = lse == -INFINITY ? INFINITY : lse;
+        lse_2[r] = R(1.4426950408889634) * lse;
+    }
+    q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
+            BLOCK_D);
+    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
+            BLOCK_N, 0);
+    d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
+            : NULL, BLOCK_M, E, BLOCK_E);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++)
+            if (MASKED) related[r][c] = (j[c] <= i[r]) & ((j[c] < 4) | ((i[r] - j[c] <= 1019)
+                    & (j[c] <= i[r])));
+    }
+    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
+            &d_share[0][0], BLOCK_N, 0);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++) {
+            const real d_weight = d_share[r][c] - delta[r];
+            real exponent = scale_log2 * dot_qk[r][c];
+            if (MASKED) exponent = related[r][c] ? exponent : -INFINITY;
+            weight[r][c] = exp2_of(exponent - lse_2[r]);
+            d_exponent[r][c] = d_weight * weight[r][c];
+        }
+    }
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
+            BLOCK_E, 1);
+    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
+            &dk_total[0][0], BLOCK_D, 1);
+    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
+            dq_total_stride, 1);
+}
+
+static void backward_at_once_kernel(const Grid program, const Grid programs, k_type *k_ptr,
+        v_type *v_ptr, q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr,
+        lse_type *lse_ptr, delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides,
+        const int64_t *v_strides, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *dq_total_strides, int n, int m, int k_start, real d_dot_factor,
+        real scale_log2, int GROUP, int D, int E)
+{
+    int column_lanes[BLOCK_N];
+    int seen[BLOCK_N];
+    Rows k;
+    real k_room[BLOCK_N][BLOCK_D];
+    real k_turned[BLOCK_D][BLOCK_N];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    real v_turned[BLOCK_E][BLOCK_N];
+    int j[BLOCK_N];
+    real dv[BLOCK_N][BLOCK_E];
+    real dk_total[BLOCK_N][BLOCK_D];
+    int tile;
+    real dk[BLOCK_N][BLOCK_D];
+    // first key of the tile
+    int column = program.x * BLOCK_N;
+    int kv_head = program.y;
+    int batch = program.z;
+    int kv_heads = programs.y;
+    int heads = kv_heads * GROUP;
+    int q_start = (int)number_of((q_start_ptr + batch)[0]);
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        column_lanes[c] = column + c;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    k_ptr = k_ptr + ((int64_t)batch * k_strides[0] + (int64_t)kv_head * k_strides[1]);
+    k_ptr = k_ptr + (int64_t)column * k_strides[2];
+    v_ptr = v_ptr + ((int64_t)batch * v_strides[0] + (int64_t)kv_head * v_strides[1]);
+    v_ptr = v_ptr + (int64_t)column * v_strides[2];
+    int64_t q_step = q_strides[2] * BLOCK_M;
+    int64_t d_out_step = d_out_strides[2] * BLOCK_M;
+    int64_t dq_total_step = dq_total_strides[2] * BLOCK_M;
+    int64_t first_vector = ((int64_t)batch * kv_heads + kv_head) * m + column;
+    // Keys that no row can see are not read, and their gradients are 0.
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        seen[c] = column_lanes[c] < keys;
+    k = load_rows(k_type, &k_room[0][0], k_ptr, k_strides[2], seen, BLOCK_N, D, BLOCK_D);
+    turn(BLOCK_N, BLOCK_D, k.at, k.step, 1, &k_turned[0][0]);
+    v = load_rows(v_type, &v_room[0][0], v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E);
+    turn(BLOCK_N, BLOCK_E, v.at, v.step, 1, &v_turned[0][0]);
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        j[c] = k_start + column_lanes[c];
+    // Positions of the tile's first and last key; [low, high) are the rows that may see it.
+    int first = k_start + column;
+    int last = first + smaller(BLOCK_N, keys - column) - 1;
+    int in_rows = column < keys ? n : 0;
+    int low_1 = larger(first - q_start, 0);
+    int high_1 = smaller(last + 1020 - q_start, in_rows);
+    int t0_1 = low_1 / BLOCK_M;
+    int t1_1 = larger(ceil_div(larger(high_1, 0), BLOCK_M), t0_1);
+    int full_low_1 = larger(last - q_start, 0);
+    int full_high_1 = smaller(first + 1020 - q_start, in_rows);
+    int f0_1 = smaller(larger(ceil_div(full_low_1, BLOCK_M), t0_1), t1_1);
+    int f1_1 = smaller(larger(larger(full_high_1, 0) / BLOCK_M, f0_1), t1_1);
+    int done = high_1 > low_1 ? t1_1 : 0;
+    int low_2 = larger(first - q_start, 0);
+    int high_2 = first < 4 ? in_rows : 0;
+    int t0_2 = larger(low_2 / BLOCK_M, done);
+    int t1_2 = larger(ceil_div(larger(high_2, 0), BLOCK_M), t0_2);
+    int full_low_2 = larger(last - q_start, 0);
+    int full_high_2 = last < 4 ? in_rows : 0;
+    int f0_2 = smaller(larger(ceil_div(full_low_2, BLOCK_M), t0_2), t1_2);
+    int f1_2 = smaller(larger(larger(full_high_2, 0) / BLOCK_M, f0_2), t1_2);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            dv[c][x] = 0;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            dk_total[c][x] = 0;
+    }
+    for (int head = kv_head * GROUP; head < kv_head * GROUP + GROUP; head++) {
+        q_type *q_head_ptr = q_ptr + (int64_t)batch * q_strides[0] + (int64_t)head * q_strides[1];
+        d_out_type *d_out_head_ptr = d_out_ptr + (int64_t)batch * d_out_strides[0] + (int64_t)head
+                * d_out_strides[1];
+        dq_total_type *dq_total_head_ptr = dq_total_ptr + (int64_t)batch * dq_total_strides[0]
+                + (int64_t)head * dq_total_strides[1];
+        int64_t statistics = ((int64_t)batch * heads + head) * n;
+        for (int step = 0; step < f0_1 - t0_1 + t1_1 - f1_1 + f0_2 - t0_2 + t1_2 - f1_2; step++) {
+            tile = t0_1 + step;
+            tile = tile < f0_1 ? tile : tile + (f1_1 - f0_1);
+            tile = tile < t1_1 ? tile : tile + (t0_2 - t1_1);
+            tile = tile < f0_2 ? tile : tile + (f1_2 - f0_2);
+            backward_at_once_tile(dv, dk_total, k, k_turned, v, v_turned, q_head_ptr + tile
+                    * q_step, d_out_head_ptr + tile * d_out_step, lse_ptr + statistics + tile
+                    * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M, dq_total_head_ptr + tile
+                    * dq_total_step, q_strides[2], d_out_strides[2], dq_total_strides[2], j, tile
+                    * BLOCK_M, q_start, n, scale_log2, D, E, 1);
+        }
+        for (int step = 0; step < f1_1 - f0_1 + f1_2 - f0_2; step++) {
+            tile = f0_1 + step;
+            tile = tile < f1_1 ? tile : tile + (f0_2 - f1_1);
+            backward_at_once_tile(dv, dk_total, k, k_turned, v, v_turned, q_head_ptr + tile
+                    * q_step, d_out_head_ptr + tile * d_out_step, lse_ptr + statistics + tile
+                    * BLOCK_M, delta_ptr + statistics + tile * BLOCK_M, dq_total_head_ptr + tile
+                    * dq_total_step, q_strides[2], d_out_strides[2], dq_total_strides[2], j, tile
+                    * BLOCK_M, q_start, n, scale_log2, D, E, 0);
+        }
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            dk[c][x] = dk_total[c][x] * d_dot_factor;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        dk_type *to = dk_ptr + first_vector * D + (int64_t)c * (D);
+        #pragma omp simd
+        for (int x = 0; x < D; x++)
+            put(dk_type, to[x], seen[c] ? dk[c][x] : R(0.0));
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        dv_type *to = dv_ptr + first_vector * E + (int64_t)c * (E);
+        #pragma omp simd
+        for (int x = 0; x < E; x++)
+            put(dv_type, to[x], seen[c] ? dv[c][x] : R(0.0));
+    }
+}
+
+void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
+        d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *dq_total_strides,
+        int n, int m, int k_start, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+{
+    #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
+                d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),

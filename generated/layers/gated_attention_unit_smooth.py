@@ -28,6 +28,7 @@
 # No step: of the core `laplace_of_mean`, the pattern is not proven causal, and a query may see
 # keys that come after it.
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -639,7 +640,7 @@ def _launch(kernel, name, grid, q, k, v, *arguments):
     block_d, block_e = _block(d), _block(e)
     widest = max(64, block_d, block_e)
     if _in_c(q):
-        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest))
+        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest, 64, q.shape[2]))
     else:
         run = _tuned(kernel, name, q.element_size(), widest)[grid]
     run(
@@ -1749,14 +1750,26 @@ def _in_c(x):
 
 
 def _for(kernel, x):
-    """The kernel that runs where a tensor is."""
-    return _C_KERNELS[kernel.__name__] if _in_c(x) else kernel
+    """The kernel that runs where a tensor is; those that Triton has not are given by name."""
+    return _C_KERNELS[getattr(kernel, "__name__", kernel)] if _in_c(x) else kernel
 
 
-def _c_tile(widest, most_rows=256):
-    """Rows and keys of a tile: few enough that what it holds and meets stays in a core's cache."""
-    rows, keys = (32, 32) if widest <= 128 else (16, 32)
-    return min(rows, most_rows), keys
+@functools.cache
+def _c_cache():
+    """How many bytes a core has in its second cache."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 1 << 18)
+    return 1 << 19
+
+
+def _c_tile(widest, edge, n, most_rows=256):
+    """Rows and keys of a tile, `edge` at most: few enough for half of a core's cache.
+
+    A handful of rows have small tiles; else lengths change nothing, as kernels are compiled for a tile.
+    """
+    while edge > 16 and 4 * edge * (4 * widest + 3 * edge) > _c_cache() // 2:
+        edge //= 2
+    return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
 class _Programs(ctypes.Structure):
@@ -1873,6 +1886,20 @@ def _c_identity(compiler):
     return f"{version}\n{processor}"
 
 
+@functools.cache
+def _c_folder():
+    """The user's cache, or a folder of this process where there is none to write into."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = pathlib.Path(cache, "attncc", "c")
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    made = tempfile.mkdtemp(prefix="attncc-c-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return pathlib.Path(made)
+
+
 def _c_compiled(source, command):
     """The file of a library, made unless the cache has it; processes may make it at the same time.
 
@@ -1880,11 +1907,9 @@ def _c_compiled(source, command):
         RuntimeError: with what the compiler says.
     """
     known = "\n".join([source, *command, _c_identity(command[0])])
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    path = cache / "attncc" / "c" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
+    path = _c_folder() / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         file, made = pathlib.Path(folder, "kernel.c"), pathlib.Path(folder, "kernel.so")
         file.write_text(source, encoding="utf-8")
@@ -1906,10 +1931,10 @@ def _c_library(source):
 
 
 def _c_serves(q):
-    """Whether kernels in C run unasked: if ATTNCC_TARGET says so, and they can."""
+    """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
-    target = os.environ.get("ATTNCC_TARGET", "torch")
+    target = os.environ.get("ATTNCC_TARGET", "c")
     _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
@@ -2182,10 +2207,37 @@ INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const in
     (void)_Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
                    double: copy_double)(__VA_ARGS__)
 
-// The transpose of a tile of vectors.
+// The transpose of a tile of vectors: four by four in registers where numbers lie side by side.
+typedef real four __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
+#if defined(__clang__) || __GNUC__ >= 12
+#define pick(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif defined(DOUBLE)
+#define pick(a, b, ...) __builtin_shuffle(a, b, (int64_t __attribute__((vector_size(32)))){__VA_ARGS__})
+#else
+#define pick(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#endif
+
+INLINE void turn_four(const real *from, int64_t row, real *to, int64_t to_row)
+{
+    const four a = *(const four *)from, b = *(const four *)(from + row);
+    const four c = *(const four *)(from + 2 * row), d = *(const four *)(from + 3 * row);
+    const four ac = pick(a, c, 0, 4, 1, 5), bd = pick(b, d, 0, 4, 1, 5);
+    const four ac_high = pick(a, c, 2, 6, 3, 7), bd_high = pick(b, d, 2, 6, 3, 7);
+    *(four *)to = pick(ac, bd, 0, 4, 1, 5);
+    *(four *)(to + to_row) = pick(ac, bd, 2, 6, 3, 7);
+    *(four *)(to + 2 * to_row) = pick(ac_high, bd_high, 0, 4, 1, 5);
+    *(four *)(to + 3 * to_row) = pick(ac_high, bd_high, 2, 6, 3, 7);
+}
+
 INLINE void turn(const int rows, const int columns, const real *from, int64_t row, int64_t column,
                  real *to)
 {
+    if (column == 1 && rows % 4 == 0 && columns % 4 == 0) {
+        for (int r = 0; r < rows; r += 4)
+            for (int x = 0; x < columns; x += 4)
+                turn_four(from + r * row + x, row, to + x * rows + r, rows);
+        return;
+    }
     for (int r = 0; r < rows; r++)
         for (int x = 0; x < columns; x++) to[x * rows + r] = from[r * row + x * column];
 }
@@ -2206,10 +2258,10 @@ INLINE void turn(const int rows, const int columns, const real *from, int64_t ro
 #define LANES (VECTOR / (int)sizeof(real))
 typedef real vector __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
 
-// The block of rows and vectors whose sums stay in registers.
-INLINE void multiply_block(const int rows, const int vectors, const int inner, const real *a,
-                           int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
-                           real *out, int64_t out_step, const int adds)
+// The block of rows and vectors whose sums stay in registers, a function for each of its sizes.
+INLINE void sum_block(const int rows, const int vectors, int inner, const real *a, int64_t a_row,
+                      int64_t a_inner, const real *b, int64_t b_step, real *out, int64_t out_step,
+                      int adds)
 {
     vector sums[8][4];
     _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
@@ -2231,21 +2283,48 @@ INLINE void multiply_block(const int rows, const int vectors, const int inner, c
             *(vector *)(out + i * out_step + j * LANES) = sums[i][j];
 }
 
+#define BLOCK_OF(rows, vectors) \
+    static __attribute__((noinline)) void blocks_##rows##_##vectors( \
+        int count, int inner, const real *a, int64_t a_row, int64_t a_inner, const real *b, \
+        int64_t b_step, real *out, int64_t out_step, int adds) \
+    { \
+        for (int at = 0; at < count; at++, a += rows * a_row, out += rows * out_step) \
+            sum_block(rows, vectors, inner, a, a_row, a_inner, b, b_step, out, out_step, adds); \
+    }
+#define BLOCKS_OF(rows) BLOCK_OF(rows, 1) BLOCK_OF(rows, 2) BLOCK_OF(rows, 4)
+BLOCKS_OF(1) BLOCKS_OF(2) BLOCKS_OF(3) BLOCKS_OF(4)
+BLOCKS_OF(5) BLOCKS_OF(6) BLOCKS_OF(7) BLOCKS_OF(8)
+
+typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *, int64_t,
+                    int);
+
+INLINE Blocks *blocks_of(const int rows, const int vectors)
+{
+#define CHOOSE(rows) \
+    vectors == 4 ? blocks_##rows##_4 : vectors == 2 ? blocks_##rows##_2 : blocks_##rows##_1
+    switch (rows) {
+        case 1: return CHOOSE(1);
+        case 2: return CHOOSE(2);
+        case 3: return CHOOSE(3);
+        case 4: return CHOOSE(4);
+        case 5: return CHOOSE(5);
+        case 6: return CHOOSE(6);
+        case 7: return CHOOSE(7);
+        default: return CHOOSE(8);
+    }
+}
+
 INLINE void multiply_columns(const int vectors, const int rows, const int inner, const real *a,
                              int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
                              real *out, int64_t out_step, const int adds)
 {
     const int most = smaller(ROWS * VECTORS / vectors, 8);
-    int i = 0;
-    for (; i + most <= rows; i += most)
-        multiply_block(most, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
-    for (; i + 4 <= rows; i += 4)
-        multiply_block(4, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
-    for (; i < rows; i++)
-        multiply_block(1, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
+    const int blocks = ceil_div(rows, most), each = rows / blocks, wide = rows % blocks;
+    const int rest = wide * (each + 1);
+    if (wide)
+        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step, adds);
+    blocks_of(each, vectors)(blocks - wide, inner, a + rest * a_row, a_row, a_inner, b, b_step,
+                             out + rest * out_step, out_step, adds);
 }
 
 // out[i][j] = sum over k of a[i][k] b[k][j], or added to it: [rows, inner] by [inner, columns], of

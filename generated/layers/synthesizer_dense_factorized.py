@@ -31,6 +31,7 @@
 # No step: of the core `factorized_dense`, the pattern is not proven causal, and a query may see
 # keys that come after it.
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -568,7 +569,6 @@ if triton is not None:
         _store_tile(dA_ptr + first_vector * D, visible, dA, BLOCK_M, D, BLOCK_D)
         _store_tile(dC_ptr + first_vector * D_2, visible, dC, BLOCK_M, D_2, BLOCK_D_2)
 
-
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
 # num_warps, num_stages).
 _TILES = {
@@ -674,13 +674,19 @@ def _grid(length, block, heads, batch):
     return lambda meta: (_cdiv(length, meta[block]), heads, batch)
 
 
+def _room_for_tiles(x, step=1):
+    """Zeros for sums of rows, whose last tile and last block of channels may end beyond them."""
+    batch, heads, n, width = x.shape
+    return x.new_zeros(batch, heads, n + 64 * step, _cdiv(width, 16) * 16, dtype=_wide(x.dtype))
+
+
 def _launch(kernel, name, grid, A, vector_of_key, v, C, *arguments):
     """Run a kernel, specialised by the widths of A and v and C."""
     d, e, d_2 = A.shape[-1], v.shape[-1], C.shape[-1]
     block_d, block_e, block_d_2 = _block(d), _block(e), _block(d_2)
     widest = max(64, block_d, block_e, block_d_2)
     if _in_c(A):
-        run = functools.partial(_for(kernel, A)[grid], tile=_c_tile(widest))
+        run = functools.partial(_for(kernel, A)[grid], tile=_c_tile(widest, 64, A.shape[2]))
     else:
         run = _tuned(kernel, name, A.element_size(), widest)[grid]
     run(
@@ -766,25 +772,42 @@ def _launch_backward(
     delta = (d_out * _unrounded(out, residual)).sum(-1) - d_lse
     lse = lse.contiguous()
     starts, lengths = _places(A, vector_of_key, q_start, q_starts, kv_lengths)
-    if dv.numel():
-        grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, A, vector_of_key, v, C,
-            vector_of_key, vector_of_key_2, v, A, C, d_out, lse, delta, d_vector_of_key,
-            d_vector_of_key_2, dv,
-            starts, lengths,
-            vector_of_key.stride()[:3], vector_of_key_2.stride()[:3], v.stride()[:3],
-            A.stride()[:3], C.stride()[:3], d_out.stride()[:3],
-            n, m, k_start,
-        )  # fmt: skip
-    if dA.numel():
-        grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, A, vector_of_key, v, C,
-            A, C, d_out, vector_of_key, vector_of_key_2, v, lse, delta, dA, dC,
-            starts, lengths,
-            A.stride()[:3], C.stride()[:3], d_out.stride()[:3], vector_of_key.stride()[:3],
-            vector_of_key_2.stride()[:3], v.stride()[:3],
-            n, m, k_start,
-        )  # fmt: skip
+    if _in_c(A) and batch * kv_heads >= torch.get_num_threads():
+        dA = _room_for_tiles(A)
+        dC = _room_for_tiles(C)
+        if dv.numel():
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _launch("_backward_at_once_kernel", "backward_at_once", grid, A, vector_of_key, v, C,
+                vector_of_key, vector_of_key_2, v, A, C, d_out, dA, dC, lse, delta, d_vector_of_key,
+                d_vector_of_key_2, dv,
+                starts, lengths,
+                vector_of_key.stride()[:3], vector_of_key_2.stride()[:3], v.stride()[:3],
+                A.stride()[:3], C.stride()[:3], d_out.stride()[:3], dA.stride()[:3],
+                dC.stride()[:3],
+                n, m, k_start,
+            )  # fmt: skip
+        dA = dA[:, :, :n, : A.shape[-1]].to(A.dtype)
+        dC = dC[:, :, :n, : C.shape[-1]].to(C.dtype)
+    else:
+        if dv.numel():
+            grid = _grid(m, "BLOCK_N", kv_heads, batch)
+            _launch(_backward_columns_kernel, "backward_columns", grid, A, vector_of_key, v, C,
+                vector_of_key, vector_of_key_2, v, A, C, d_out, lse, delta, d_vector_of_key,
+                d_vector_of_key_2, dv,
+                starts, lengths,
+                vector_of_key.stride()[:3], vector_of_key_2.stride()[:3], v.stride()[:3],
+                A.stride()[:3], C.stride()[:3], d_out.stride()[:3],
+                n, m, k_start,
+            )  # fmt: skip
+        if dA.numel():
+            grid = _grid(n, "BLOCK_M", heads, batch)
+            _launch(_backward_rows_kernel, "backward_rows", grid, A, vector_of_key, v, C,
+                A, C, d_out, vector_of_key, vector_of_key_2, v, lse, delta, dA, dC,
+                starts, lengths,
+                A.stride()[:3], C.stride()[:3], d_out.stride()[:3], vector_of_key.stride()[:3],
+                vector_of_key_2.stride()[:3], v.stride()[:3],
+                n, m, k_start,
+            )  # fmt: skip
     return dA, dC, d_vector_of_key, d_vector_of_key_2, dv
 
 
@@ -1765,14 +1788,26 @@ def _in_c(x):
 
 
 def _for(kernel, x):
-    """The kernel that runs where a tensor is."""
-    return _C_KERNELS[kernel.__name__] if _in_c(x) else kernel
+    """The kernel that runs where a tensor is; those that Triton has not are given by name."""
+    return _C_KERNELS[getattr(kernel, "__name__", kernel)] if _in_c(x) else kernel
 
 
-def _c_tile(widest, most_rows=256):
-    """Rows and keys of a tile: few enough that what it holds and meets stays in a core's cache."""
-    rows, keys = (32, 32) if widest <= 128 else (16, 32)
-    return min(rows, most_rows), keys
+@functools.cache
+def _c_cache():
+    """How many bytes a core has in its second cache."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 1 << 18)
+    return 1 << 19
+
+
+def _c_tile(widest, edge, n, most_rows=256):
+    """Rows and keys of a tile, `edge` at most: few enough for half of a core's cache.
+
+    A handful of rows have small tiles; else lengths change nothing, as kernels are compiled for a tile.
+    """
+    while edge > 16 and 4 * edge * (4 * widest + 3 * edge) > _c_cache() // 2:
+        edge //= 2
+    return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
 class _Programs(ctypes.Structure):
@@ -1889,6 +1924,20 @@ def _c_identity(compiler):
     return f"{version}\n{processor}"
 
 
+@functools.cache
+def _c_folder():
+    """The user's cache, or a folder of this process where there is none to write into."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = pathlib.Path(cache, "attncc", "c")
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    made = tempfile.mkdtemp(prefix="attncc-c-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return pathlib.Path(made)
+
+
 def _c_compiled(source, command):
     """The file of a library, made unless the cache has it; processes may make it at the same time.
 
@@ -1896,11 +1945,9 @@ def _c_compiled(source, command):
         RuntimeError: with what the compiler says.
     """
     known = "\n".join([source, *command, _c_identity(command[0])])
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    path = cache / "attncc" / "c" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
+    path = _c_folder() / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         file, made = pathlib.Path(folder, "kernel.c"), pathlib.Path(folder, "kernel.so")
         file.write_text(source, encoding="utf-8")
@@ -1922,10 +1969,10 @@ def _c_library(source):
 
 
 def _c_serves(q):
-    """Whether kernels in C run unasked: if ATTNCC_TARGET says so, and they can."""
+    """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
-    target = os.environ.get("ATTNCC_TARGET", "torch")
+    target = os.environ.get("ATTNCC_TARGET", "c")
     _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
@@ -2198,10 +2245,37 @@ INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const in
     (void)_Generic((type){0}, bf16: copy_bf16, fp16: copy_fp16, float: copy_float, \
                    double: copy_double)(__VA_ARGS__)
 
-// The transpose of a tile of vectors.
+// The transpose of a tile of vectors: four by four in registers where numbers lie side by side.
+typedef real four __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
+#if defined(__clang__) || __GNUC__ >= 12
+#define pick(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif defined(DOUBLE)
+#define pick(a, b, ...) __builtin_shuffle(a, b, (int64_t __attribute__((vector_size(32)))){__VA_ARGS__})
+#else
+#define pick(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#endif
+
+INLINE void turn_four(const real *from, int64_t row, real *to, int64_t to_row)
+{
+    const four a = *(const four *)from, b = *(const four *)(from + row);
+    const four c = *(const four *)(from + 2 * row), d = *(const four *)(from + 3 * row);
+    const four ac = pick(a, c, 0, 4, 1, 5), bd = pick(b, d, 0, 4, 1, 5);
+    const four ac_high = pick(a, c, 2, 6, 3, 7), bd_high = pick(b, d, 2, 6, 3, 7);
+    *(four *)to = pick(ac, bd, 0, 4, 1, 5);
+    *(four *)(to + to_row) = pick(ac, bd, 2, 6, 3, 7);
+    *(four *)(to + 2 * to_row) = pick(ac_high, bd_high, 0, 4, 1, 5);
+    *(four *)(to + 3 * to_row) = pick(ac_high, bd_high, 2, 6, 3, 7);
+}
+
 INLINE void turn(const int rows, const int columns, const real *from, int64_t row, int64_t column,
                  real *to)
 {
+    if (column == 1 && rows % 4 == 0 && columns % 4 == 0) {
+        for (int r = 0; r < rows; r += 4)
+            for (int x = 0; x < columns; x += 4)
+                turn_four(from + r * row + x, row, to + x * rows + r, rows);
+        return;
+    }
     for (int r = 0; r < rows; r++)
         for (int x = 0; x < columns; x++) to[x * rows + r] = from[r * row + x * column];
 }
@@ -2222,10 +2296,10 @@ INLINE void turn(const int rows, const int columns, const real *from, int64_t ro
 #define LANES (VECTOR / (int)sizeof(real))
 typedef real vector __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
 
-// The block of rows and vectors whose sums stay in registers.
-INLINE void multiply_block(const int rows, const int vectors, const int inner, const real *a,
-                           int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
-                           real *out, int64_t out_step, const int adds)
+// The block of rows and vectors whose sums stay in registers, a function for each of its sizes.
+INLINE void sum_block(const int rows, const int vectors, int inner, const real *a, int64_t a_row,
+                      int64_t a_inner, const real *b, int64_t b_step, real *out, int64_t out_step,
+                      int adds)
 {
     vector sums[8][4];
     _Pragma("GCC unroll 8") for (int i = 0; i < rows; i++)
@@ -2247,21 +2321,48 @@ INLINE void multiply_block(const int rows, const int vectors, const int inner, c
             *(vector *)(out + i * out_step + j * LANES) = sums[i][j];
 }
 
+#define BLOCK_OF(rows, vectors) \
+    static __attribute__((noinline)) void blocks_##rows##_##vectors( \
+        int count, int inner, const real *a, int64_t a_row, int64_t a_inner, const real *b, \
+        int64_t b_step, real *out, int64_t out_step, int adds) \
+    { \
+        for (int at = 0; at < count; at++, a += rows * a_row, out += rows * out_step) \
+            sum_block(rows, vectors, inner, a, a_row, a_inner, b, b_step, out, out_step, adds); \
+    }
+#define BLOCKS_OF(rows) BLOCK_OF(rows, 1) BLOCK_OF(rows, 2) BLOCK_OF(rows, 4)
+BLOCKS_OF(1) BLOCKS_OF(2) BLOCKS_OF(3) BLOCKS_OF(4)
+BLOCKS_OF(5) BLOCKS_OF(6) BLOCKS_OF(7) BLOCKS_OF(8)
+
+typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *, int64_t,
+                    int);
+
+INLINE Blocks *blocks_of(const int rows, const int vectors)
+{
+#define CHOOSE(rows) \
+    vectors == 4 ? blocks_##rows##_4 : vectors == 2 ? blocks_##rows##_2 : blocks_##rows##_1
+    switch (rows) {
+        case 1: return CHOOSE(1);
+        case 2: return CHOOSE(2);
+        case 3: return CHOOSE(3);
+        case 4: return CHOOSE(4);
+        case 5: return CHOOSE(5);
+        case 6: return CHOOSE(6);
+        case 7: return CHOOSE(7);
+        default: return CHOOSE(8);
+    }
+}
+
 INLINE void multiply_columns(const int vectors, const int rows, const int inner, const real *a,
                              int64_t a_row, int64_t a_inner, const real *b, int64_t b_step,
                              real *out, int64_t out_step, const int adds)
 {
     const int most = smaller(ROWS * VECTORS / vectors, 8);
-    int i = 0;
-    for (; i + most <= rows; i += most)
-        multiply_block(most, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
-    for (; i + 4 <= rows; i += 4)
-        multiply_block(4, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
-    for (; i < rows; i++)
-        multiply_block(1, vectors, inner, a + i * a_row, a_row, a_inner, b, b_step,
-                       out + i * out_step, out_step, adds);
+    const int blocks = ceil_div(rows, most), each = rows / blocks, wide = rows % blocks;
+    const int rest = wide * (each + 1);
+    if (wide)
+        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step, adds);
+    blocks_of(each, vectors)(blocks - wide, inner, a + rest * a_row, a_row, a_inner, b, b_step,
+                             out + rest * out_step, out_step, adds);
 }
 
 // out[i][j] = sum over k of a[i][k] b[k][j], or added to it: [rows, inner] by [inner, columns], of
@@ -2976,6 +3077,268 @@ void run(const Grid programs, const int threads, A_type *A_ptr, C_type *C_ptr,
                 vector_of_key_2_ptr, v_ptr, lse_ptr, delta_ptr, dA_ptr, dC_ptr, q_start_ptr,
                 kv_lengths_ptr, A_strides, C_strides, d_out_strides, vector_of_key_strides,
                 vector_of_key_2_strides, v_strides, n, m, k_start, GROUP, D, E, D_2);
+}
+""",
+    ),
+    "_backward_at_once_kernel": _CKernel(
+        "_backward_at_once_kernel",
+        (
+            "vector_of_key_ptr vector_of_key_2_ptr v_ptr A_ptr C_ptr d_out_ptr dA_ptr dC_ptr "
+            "lse_ptr delta_ptr d_vector_of_key_ptr d_vector_of_key_2_ptr dv_ptr q_start_ptr "
+            "kv_lengths_ptr vector_of_key_strides vector_of_key_2_strides v_strides A_strides "
+            "C_strides d_out_strides dA_strides dC_strides n m k_start GROUP D E D_2"
+        ),
+        "n m k_start GROUP D E D_2",
+        "BLOCK_D BLOCK_E BLOCK_D_2 BLOCK_M BLOCK_N",
+        r"""
+INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E],
+        real (*restrict d_vector_of_key)[BLOCK_D], real (*restrict d_vector_of_key_2)[BLOCK_D_2],
+        const Rows vector_of_key, const real (*restrict vector_of_key_turned)[BLOCK_N],
+        const Rows vector_of_key_2, const real (*restrict vector_of_key_2_turned)[BLOCK_N],
+        const Rows v, const real (*restrict v_turned)[BLOCK_N], A_type *A_ptr, C_type *C_ptr,
+        d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dA_type *dA_ptr,
+        dC_type *dC_ptr, int64_t A_stride, int64_t C_stride, int64_t d_out_stride,
+        int64_t dA_stride, int64_t dC_stride, int *restrict j, int row, int n, int D, int D_2,
+        int E, const int MASKED)
+{
+    int visible[BLOCK_M];
+    real lse_2[BLOCK_M];
+    Rows A;
+    real A_room[BLOCK_M][BLOCK_D];
+    real dot_Avector_of_key[BLOCK_M][BLOCK_N];
+    Rows C;
+    real C_room[BLOCK_M][BLOCK_D_2];
+    real dot_Cvector_of_key_2[BLOCK_M][BLOCK_N];
+    real exponent[BLOCK_M][BLOCK_N];
+    Rows d_out;
+    real d_out_room[BLOCK_M][BLOCK_E];
+    real d_share[BLOCK_M][BLOCK_N];
+    delta_value delta[BLOCK_M];
+    real weight[BLOCK_M][BLOCK_N];
+    real d_dot_Avector_of_key[BLOCK_M][BLOCK_N];
+    real d_dot_Cvector_of_key_2[BLOCK_M][BLOCK_N];
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        const int row_lanes = row + r;
+        visible[r] = row_lanes < n;
+        lse_value lse = (!MASKED || visible[r]) ? number_of(lse_ptr[r]) : -INFINITY;
+        lse = lse == -INFINITY ? INFINITY : lse;
+        lse_2[r] = R(1.4426950408889634) * lse;
+    }
+    A = load_rows(A_type, &A_room[0][0], A_ptr, A_stride, MASKED ? visible : NULL, BLOCK_M, D,
+            BLOCK_D);
+    multiply(BLOCK_M, BLOCK_D, BLOCK_N, A.at, A.step, 1, &vector_of_key_turned[0][0], BLOCK_N,
+            &dot_Avector_of_key[0][0], BLOCK_N, 0);
+    C = load_rows(C_type, &C_room[0][0], C_ptr, C_stride, MASKED ? visible : NULL, BLOCK_M, D_2,
+            BLOCK_D_2);
+    multiply(BLOCK_M, BLOCK_D_2, BLOCK_N, C.at, C.step, 1, &vector_of_key_2_turned[0][0], BLOCK_N,
+            &dot_Cvector_of_key_2[0][0], BLOCK_N, 0);
+    d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
+            : NULL, BLOCK_M, E, BLOCK_E);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++) {
+            exponent[r][c] = R(1.4426950408889634) * (dot_Avector_of_key[r][c]
+                    * dot_Cvector_of_key_2[r][c]);
+            if (MASKED) exponent[r][c] = j[c] < 512 ? exponent[r][c] : -INFINITY;
+        }
+    }
+    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
+            &d_share[0][0], BLOCK_N, 0);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int c = 0; c < BLOCK_N; c++) {
+            const real d_weight = d_share[r][c] - delta[r];
+            weight[r][c] = exp2_of(exponent[r][c] - lse_2[r]);
+            const real d_exponent = d_weight * weight[r][c];
+            d_dot_Avector_of_key[r][c] = d_exponent * dot_Cvector_of_key_2[r][c];
+            d_dot_Cvector_of_key_2[r][c] = d_exponent * dot_Avector_of_key[r][c];
+        }
+    }
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
+            BLOCK_E, 1);
+    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_dot_Avector_of_key[0][0], 1, BLOCK_N, A.at, A.step,
+            &d_vector_of_key[0][0], BLOCK_D, 1);
+    multiply(BLOCK_N, BLOCK_M, BLOCK_D_2, &d_dot_Cvector_of_key_2[0][0], 1, BLOCK_N, C.at, C.step,
+            &d_vector_of_key_2[0][0], BLOCK_D_2, 1);
+    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_dot_Avector_of_key[0][0], BLOCK_N, 1, vector_of_key.at,
+            vector_of_key.step, dA_ptr, dA_stride, 1);
+    multiply(BLOCK_M, BLOCK_N, BLOCK_D_2, &d_dot_Cvector_of_key_2[0][0], BLOCK_N, 1,
+            vector_of_key_2.at, vector_of_key_2.step, dC_ptr, dC_stride, 1);
+}
+
+static void backward_at_once_kernel(const Grid program, const Grid programs,
+        vector_of_key_type *vector_of_key_ptr, vector_of_key_2_type *vector_of_key_2_ptr,
+        v_type *v_ptr, A_type *A_ptr, C_type *C_ptr, d_out_type *d_out_ptr, dA_type *dA_ptr,
+        dC_type *dC_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        d_vector_of_key_type *d_vector_of_key_ptr, d_vector_of_key_2_type *d_vector_of_key_2_ptr,
+        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *vector_of_key_strides, const int64_t *vector_of_key_2_strides,
+        const int64_t *v_strides, const int64_t *A_strides, const int64_t *C_strides,
+        const int64_t *d_out_strides, const int64_t *dA_strides, const int64_t *dC_strides, int n,
+        int m, int k_start, int GROUP, int D, int E, int D_2)
+{
+    int column_lanes[BLOCK_N];
+    int seen[BLOCK_N];
+    Rows vector_of_key;
+    real vector_of_key_room[BLOCK_N][BLOCK_D];
+    real vector_of_key_turned[BLOCK_D][BLOCK_N];
+    Rows vector_of_key_2;
+    real vector_of_key_2_room[BLOCK_N][BLOCK_D_2];
+    real vector_of_key_2_turned[BLOCK_D_2][BLOCK_N];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    real v_turned[BLOCK_E][BLOCK_N];
+    int j[BLOCK_N];
+    real dv[BLOCK_N][BLOCK_E];
+    real d_vector_of_key[BLOCK_N][BLOCK_D];
+    real d_vector_of_key_2[BLOCK_N][BLOCK_D_2];
+    int tile;
+    // first key of the tile
+    int column = program.x * BLOCK_N;
+    int kv_head = program.y;
+    int batch = program.z;
+    int kv_heads = programs.y;
+    int heads = kv_heads * GROUP;
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        column_lanes[c] = column + c;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    vector_of_key_ptr = vector_of_key_ptr + ((int64_t)batch * vector_of_key_strides[0]
+            + (int64_t)kv_head * vector_of_key_strides[1]);
+    vector_of_key_ptr = vector_of_key_ptr + (int64_t)column * vector_of_key_strides[2];
+    vector_of_key_2_ptr = vector_of_key_2_ptr + ((int64_t)batch * vector_of_key_2_strides[0]
+            + (int64_t)kv_head * vector_of_key_2_strides[1]);
+    vector_of_key_2_ptr = vector_of_key_2_ptr + (int64_t)column * vector_of_key_2_strides[2];
+    v_ptr = v_ptr + ((int64_t)batch * v_strides[0] + (int64_t)kv_head * v_strides[1]);
+    v_ptr = v_ptr + (int64_t)column * v_strides[2];
+    int64_t A_step = A_strides[2] * BLOCK_M;
+    int64_t C_step = C_strides[2] * BLOCK_M;
+    int64_t d_out_step = d_out_strides[2] * BLOCK_M;
+    int64_t dA_step = dA_strides[2] * BLOCK_M;
+    int64_t dC_step = dC_strides[2] * BLOCK_M;
+    int64_t first_vector = ((int64_t)batch * kv_heads + kv_head) * m + column;
+    // Keys that no row can see are not read, and their gradients are 0.
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        seen[c] = column_lanes[c] < keys;
+    vector_of_key = load_rows(vector_of_key_type, &vector_of_key_room[0][0], vector_of_key_ptr,
+            vector_of_key_strides[2], seen, BLOCK_N, D, BLOCK_D);
+    turn(BLOCK_N, BLOCK_D, vector_of_key.at, vector_of_key.step, 1, &vector_of_key_turned[0][0]);
+    vector_of_key_2 = load_rows(vector_of_key_2_type, &vector_of_key_2_room[0][0],
+            vector_of_key_2_ptr, vector_of_key_2_strides[2], seen, BLOCK_N, D_2, BLOCK_D_2);
+    turn(BLOCK_N, BLOCK_D_2, vector_of_key_2.at, vector_of_key_2.step, 1,
+            &vector_of_key_2_turned[0][0]);
+    v = load_rows(v_type, &v_room[0][0], v_ptr, v_strides[2], seen, BLOCK_N, E, BLOCK_E);
+    turn(BLOCK_N, BLOCK_E, v.at, v.step, 1, &v_turned[0][0]);
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++)
+        j[c] = k_start + column_lanes[c];
+    // Positions of the tile's first and last key; [low, high) are the rows that may see it.
+    int first = k_start + column;
+    int last = first + smaller(BLOCK_N, keys - column) - 1;
+    int in_rows = column < keys ? n : 0;
+    int low = 0;
+    int high = first < 512 ? in_rows : 0;
+    int t0 = low / BLOCK_M;
+    int t1 = larger(ceil_div(larger(high, 0), BLOCK_M), t0);
+    int full_low = 0;
+    int full_high = last < 512 ? in_rows : 0;
+    int f0 = smaller(larger(ceil_div(full_low, BLOCK_M), t0), t1);
+    int f1 = smaller(larger(larger(full_high, 0) / BLOCK_M, f0), t1);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            dv[c][x] = 0;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            d_vector_of_key[c][x] = 0;
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D_2; x++)
+            d_vector_of_key_2[c][x] = 0;
+    }
+    for (int head = kv_head * GROUP; head < kv_head * GROUP + GROUP; head++) {
+        A_type *A_head_ptr = A_ptr + (int64_t)batch * A_strides[0] + (int64_t)head * A_strides[1];
+        C_type *C_head_ptr = C_ptr + (int64_t)batch * C_strides[0] + (int64_t)head * C_strides[1];
+        d_out_type *d_out_head_ptr = d_out_ptr + (int64_t)batch * d_out_strides[0] + (int64_t)head
+                * d_out_strides[1];
+        dA_type *dA_head_ptr = dA_ptr + (int64_t)batch * dA_strides[0] + (int64_t)head
+                * dA_strides[1];
+        dC_type *dC_head_ptr = dC_ptr + (int64_t)batch * dC_strides[0] + (int64_t)head
+                * dC_strides[1];
+        int64_t statistics = ((int64_t)batch * heads + head) * n;
+        for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
+            tile = t0 + step;
+            tile = tile < f0 ? tile : tile + (f1 - f0);
+            backward_at_once_tile(dv, d_vector_of_key, d_vector_of_key_2, vector_of_key,
+                    vector_of_key_turned, vector_of_key_2, vector_of_key_2_turned, v, v_turned,
+                    A_head_ptr + tile * A_step, C_head_ptr + tile * C_step, d_out_head_ptr + tile
+                    * d_out_step, lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics
+                    + tile * BLOCK_M, dA_head_ptr + tile * dA_step, dC_head_ptr + tile * dC_step,
+                    A_strides[2], C_strides[2], d_out_strides[2], dA_strides[2], dC_strides[2], j,
+                    tile * BLOCK_M, n, D, D_2, E, 1);
+        }
+        for (int tile = f0; tile < f1; tile++) {
+            backward_at_once_tile(dv, d_vector_of_key, d_vector_of_key_2, vector_of_key,
+                    vector_of_key_turned, vector_of_key_2, vector_of_key_2_turned, v, v_turned,
+                    A_head_ptr + tile * A_step, C_head_ptr + tile * C_step, d_out_head_ptr + tile
+                    * d_out_step, lse_ptr + statistics + tile * BLOCK_M, delta_ptr + statistics
+                    + tile * BLOCK_M, dA_head_ptr + tile * dA_step, dC_head_ptr + tile * dC_step,
+                    A_strides[2], C_strides[2], d_out_strides[2], dA_strides[2], dC_strides[2], j,
+                    tile * BLOCK_M, n, D, D_2, E, 0);
+        }
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        d_vector_of_key_type *to = d_vector_of_key_ptr + first_vector * D + (int64_t)c * (D);
+        #pragma omp simd
+        for (int x = 0; x < D; x++)
+            put(d_vector_of_key_type, to[x], seen[c] ? d_vector_of_key[c][x] : R(0.0));
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        d_vector_of_key_2_type *to = d_vector_of_key_2_ptr + first_vector * D_2 + (int64_t)c
+                * (D_2);
+        #pragma omp simd
+        for (int x = 0; x < D_2; x++)
+            put(d_vector_of_key_2_type, to[x], seen[c] ? d_vector_of_key_2[c][x] : R(0.0));
+    }
+    for (int c = 0; c < BLOCK_N; c++) {
+        if (!(column_lanes[c] < m)) continue;
+        dv_type *to = dv_ptr + first_vector * E + (int64_t)c * (E);
+        #pragma omp simd
+        for (int x = 0; x < E; x++)
+            put(dv_type, to[x], seen[c] ? dv[c][x] : R(0.0));
+    }
+}
+
+void run(const Grid programs, const int threads, vector_of_key_type *vector_of_key_ptr,
+        vector_of_key_2_type *vector_of_key_2_ptr, v_type *v_ptr, A_type *A_ptr, C_type *C_ptr,
+        d_out_type *d_out_ptr, dA_type *dA_ptr, dC_type *dC_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, d_vector_of_key_type *d_vector_of_key_ptr,
+        d_vector_of_key_2_type *d_vector_of_key_2_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *vector_of_key_strides,
+        const int64_t *vector_of_key_2_strides, const int64_t *v_strides, const int64_t *A_strides,
+        const int64_t *C_strides, const int64_t *d_out_strides, const int64_t *dA_strides,
+        const int64_t *dC_strides, int n, int m, int k_start, int GROUP, int D, int E, int D_2)
+{
+    #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        backward_at_once_kernel((Grid){x, y, z}, programs, vector_of_key_ptr, vector_of_key_2_ptr,
+                v_ptr, A_ptr, C_ptr, d_out_ptr, dA_ptr, dC_ptr, lse_ptr, delta_ptr,
+                d_vector_of_key_ptr, d_vector_of_key_2_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                vector_of_key_strides, vector_of_key_2_strides, v_strides, A_strides, C_strides,
+                d_out_strides, dA_strides, dC_strides, n, m, k_start, GROUP, D, E, D_2);
 }
 """,
     ),
