@@ -19,6 +19,8 @@ from attncc.spec.used import sources_of
 from attncc.syntax.parse import parse
 from attncc.version import VERSION
 
+_TEXTS = (".py", ".jinja", ".lark", ".attn", ".c")  # of the compiler, which decide what it writes
+
 
 def load(path: str | Path, /, **parameters: float | str) -> ModuleType:
     """The module that `attncc build` makes of a file, imported.
@@ -88,6 +90,6 @@ def _compiler() -> str:
     """A digest of the compiler's own files, so that a changed one does not find what it wrote before."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
-    for path in sorted(each for each in root.rglob("*") if each.suffix in (".py", ".jinja", ".lark", ".attn")):
+    for path in sorted(each for each in root.rglob("*") if each.suffix in _TEXTS):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

@@ -1197,14 +1197,44 @@ def _one_batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
 
 
+def _one_forward_in_kernels(*args):
+    """`_one_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _one_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_one_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _one_backward_in_kernels(*args):
+    """`_one_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _one_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 3, 5, 6):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[7] = torch.zeros_like(args[7])
+        found.append(_one_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _one_run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    run = _one_forward if form == "torch" else _one_launch_forward
+    run = _one_forward if form == "torch" else _one_forward_in_kernels
     return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _one_run_backward(*args):
     *args, form = args
-    run = _one_backward if form == "torch" else _one_launch_backward
+    run = _one_backward if form == "torch" else _one_backward_in_kernels
     return run(*args)
 
 
@@ -1340,7 +1370,8 @@ def _one_check(q, k, v, kv_lengths, q_start, k_start):
         f"the heads and length of k {list(k.shape)}",
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -1400,7 +1431,7 @@ def _one(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -2242,14 +2273,44 @@ def _operands(v, q2, k2, scale, q_start, k_start, q_starts, kv_lengths):
     return q2, k2, v
 
 
+def _two_forward_in_kernels(*args):
+    """`_two_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _two_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_two_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _two_backward_in_kernels(*args):
+    """`_two_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _two_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 3, 5, 6):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[7] = torch.zeros_like(args[7])
+        found.append(_two_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _two_run(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    run = _two_forward if form == "torch" else _two_launch_forward
+    run = _two_forward if form == "torch" else _two_forward_in_kernels
     return run(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _two_run_backward(*args):
     *args, form = args
-    run = _two_backward if form == "torch" else _two_launch_backward
+    run = _two_backward if form == "torch" else _two_backward_in_kernels
     return run(*args)
 
 
@@ -2390,7 +2451,8 @@ def _two_check(v, q2, k2, kv_lengths, q_start, k_start):
         f"the heads and length of v {list(v.shape)}",
     )
     _expect(k2.shape[3] == width, "k2", list(k2.shape), f"the width of q2, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -2448,7 +2510,7 @@ def _two(
     section 2.1), causal.
 
     Args:
-        v: [batch, kv heads, m, e]; e up to 256; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; query head h reads kv head h // (heads / kv heads).
         q2: [batch, heads, n, d], given; float32 or as q2.
         k2: [batch, kv heads, m, d], given; float32 or as q2.
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -2704,7 +2766,7 @@ def attention(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         q2: [batch, heads, n, d], given; float32 or as q.
         k2: [batch, kv heads, m, d], given; float32 or as q.
         a1: [d], a parameter; float32 or as q.
@@ -3137,7 +3199,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

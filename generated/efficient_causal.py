@@ -2343,18 +2343,46 @@ def _ones(x):
     return torch.ones_like(x[..., :1])
 
 
+def _sums_forward_in_kernels(*args):
+    """`_sums_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[1].shape[-1] <= 256:
+        return _sums_launch_forward(*args)
+    values = args[1].split(256, -1)
+    found = [_sums_launch_forward(*args[:1], part, *args[2:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0,) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _sums_backward_in_kernels(*args):
+    """`_sums_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[1].shape[-1], []
+    if width <= 256:
+        return _sums_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (1, 2, 3):
+            own[at] = args[at][..., start : start + 256]
+        found.append(_sums_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 1 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _sums_run(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths, form):
     by_states = _sums_takes_states(form, q, k_of_key, q_start, k_start)
     if not by_states or not form.startswith("torch"):
         q = _made(q)
         k_of_key = _made(k_of_key)
-    run = _sums_forward if form.startswith("torch") else _sums_launch_forward
+    run = _sums_forward if form.startswith("torch") else _sums_forward_in_kernels
     return run(q, k_of_key, scale, q_start, k_start, q_starts, kv_lengths, by_states)
 
 
 def _sums_run_backward(*args):
     *args, form = args
-    run = _sums_backward if form.startswith("torch") else _sums_launch_backward
+    run = _sums_backward if form.startswith("torch") else _sums_backward_in_kernels
     return run(*args, _sums_takes_states(form, args[0], args[1], *args[-4:-2]))
 
 
@@ -4234,19 +4262,47 @@ def _where(condition, a, b, q=None):
     return torch.where(condition, a, b)
 
 
+def _mean_forward_in_kernels(*args):
+    """`_mean_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _mean_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_mean_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0,) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _mean_backward_in_kernels(*args):
+    """`_mean_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _mean_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 3, 4):
+            own[at] = args[at][..., start : start + 256]
+        found.append(_mean_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _mean_run(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form):
     by_states = _mean_takes_states(form, q_of_row, v, q_start, k_start)
     if not by_states or not form.startswith("torch"):
         q_of_row = _made(q_of_row)
         k_of_key = _made(k_of_key)
         v = _made(v)
-    run = _mean_forward if form.startswith("torch") else _mean_launch_forward
+    run = _mean_forward if form.startswith("torch") else _mean_forward_in_kernels
     return run(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, by_states)
 
 
 def _mean_run_backward(*args):
     *args, form = args
-    run = _mean_backward if form.startswith("torch") else _mean_launch_backward
+    run = _mean_backward if form.startswith("torch") else _mean_backward_in_kernels
     return run(*args, _mean_takes_states(form, args[0], args[2], *args[-4:-2]))
 
 
@@ -4392,7 +4448,8 @@ def _mean_check(q, k, v, sums, kv_lengths, q_start, k_start):
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
     _expect(sums.shape[3] == width, "sums", list(sums.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -4453,7 +4510,7 @@ def _mean(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         sums: [batch, heads, n, d], given; float32 or as q.
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
@@ -4713,7 +4770,7 @@ def attention(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -5065,7 +5122,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

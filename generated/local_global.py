@@ -1398,14 +1398,42 @@ def _at_distances(x, row, place, m):
     return x[entry, head, at]
 
 
+def _near_forward_in_kernels(*args):
+    """`_near_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _near_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_near_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0,) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _near_backward_in_kernels(*args):
+    """`_near_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _near_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 4, 5):
+            own[at] = args[at][..., start : start + 256]
+        found.append(_near_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _near_run(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths, form):
-    run = _near_forward if form == "torch" else _near_launch_forward
+    run = _near_forward if form == "torch" else _near_forward_in_kernels
     return run(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths)
 
 
 def _near_run_backward(*args):
     *args, form = args
-    run = _near_backward if form == "torch" else _near_launch_backward
+    run = _near_backward if form == "torch" else _near_backward_in_kernels
     return run(*args)
 
 
@@ -1556,7 +1584,8 @@ def _near_check(q, k, v, bias, kv_lengths, q_start, k_start):
         f"the heads and length of k {list(k.shape)}",
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     _expect_data("bias", bias, (heads, 32), "[heads, 32]", "numbers", q)
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
@@ -1611,7 +1640,7 @@ def _near(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         bias: [heads, 32], a parameter; float32 or as q.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -3968,15 +3997,43 @@ def _far_operands(v, q2, k2, scale, q_start, k_start, q_starts, kv_lengths):
     return q2, k2, v
 
 
+def _far_forward_in_kernels(*args):
+    """`_far_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _far_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_far_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0,) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _far_backward_in_kernels(*args):
+    """`_far_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _far_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 3, 4):
+            own[at] = args[at][..., start : start + 256]
+        found.append(_far_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _far_run(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, form):
     by_states = _takes_states(form, q2, v, q_start, k_start)
-    run = _far_forward if form.startswith("torch") else _far_launch_forward
+    run = _far_forward if form.startswith("torch") else _far_forward_in_kernels
     return run(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, by_states)
 
 
 def _far_run_backward(*args):
     *args, form = args
-    run = _far_backward if form.startswith("torch") else _far_launch_backward
+    run = _far_backward if form.startswith("torch") else _far_backward_in_kernels
     return run(*args, _takes_states(form, args[0], args[2], *args[-4:-2]))
 
 
@@ -4120,7 +4177,8 @@ def _far_check(v, q2, k2, kv_lengths, q_start, k_start):
         f"the heads and length of v {list(v.shape)}",
     )
     _expect(k2.shape[3] == width, "k2", list(k2.shape), f"the width of q2, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -4184,7 +4242,7 @@ def _far(
     2202.10447, section 3.2).
 
     Args:
-        v: [batch, kv heads, m, e]; e up to 256; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; query head h reads kv head h // (heads / kv heads).
         q2: [batch, heads, n, d], given; float32 or as q2.
         k2: [batch, kv heads, m, d], given; float32 or as q2.
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -4280,7 +4338,7 @@ def attention(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         q2: [batch, heads, n, d], given; float32 or as q.
         k2: [batch, kv heads, m, d], given; float32 or as q.
         bias: [heads, 32], a parameter; float32 or as q.
@@ -4571,7 +4629,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

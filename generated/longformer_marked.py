@@ -1907,6 +1907,36 @@ def _near_operands(q, k, v, is_global, pad, scale, q_start, k_start, q_starts, k
     )
 
 
+def _near_forward_in_kernels(*args):
+    """`_near_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _near_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_near_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _near_backward_in_kernels(*args):
+    """`_near_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _near_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 7, 9, 10):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[11] = torch.zeros_like(args[11])
+        found.append(_near_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _near_run(
     q,
     k,
@@ -1923,7 +1953,7 @@ def _near_run(
     form,
     keep_residual,
 ):
-    run = _near_forward if form == "torch" else _near_launch_forward
+    run = _near_forward if form == "torch" else _near_forward_in_kernels
     return run(
         q,
         k,
@@ -1943,7 +1973,7 @@ def _near_run(
 
 def _near_run_backward(*args):
     *args, form = args
-    run = _near_backward if form == "torch" else _near_launch_backward
+    run = _near_backward if form == "torch" else _near_backward_in_kernels
     return run(*args)
 
 
@@ -2177,7 +2207,8 @@ def _near_check(q, k, v, is_global, pad, kv_lengths, q_start, k_start):
         f"the heads and length of k {list(k.shape)}",
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     _expect_data("is_global", is_global, (batch, k.shape[2]), "[batch, m]", "truth values", q)
     _expect_data("pad", pad, (batch, k.shape[2]), "[batch, m]", "truth values", q)
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
@@ -2241,7 +2272,7 @@ def _near(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         is_global: [batch, m], given; truth values.
         pad: [batch, m], given; truth values.
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -3384,6 +3415,36 @@ def _full_operands(
     return q_global, k_global, v_global, is_global_of_row, _facts_of_heads(not_pad_of_key, heads)
 
 
+def _full_forward_in_kernels(*args):
+    """`_full_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _full_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_full_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _full_backward_in_kernels(*args):
+    """`_full_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _full_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 5, 7, 8):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[9] = torch.zeros_like(args[9])
+        found.append(_full_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _full_run(
     q_global,
     k_global,
@@ -3398,7 +3459,7 @@ def _full_run(
     form,
     keep_residual,
 ):
-    run = _full_forward if form == "torch" else _full_launch_forward
+    run = _full_forward if form == "torch" else _full_forward_in_kernels
     return run(
         q_global,
         k_global,
@@ -3416,7 +3477,7 @@ def _full_run(
 
 def _full_run_backward(*args):
     *args, form = args
-    run = _full_backward if form == "torch" else _full_launch_backward
+    run = _full_backward if form == "torch" else _full_backward_in_kernels
     return run(*args)
 
 
@@ -3669,7 +3730,8 @@ def _full_check(is_global, pad, q_global, k_global, v_global, kv_lengths, q_star
         list(k_global.shape),
         f"the width of q_global, {width}",
     )
-    _expect(1 <= width <= 256 and 1 <= v_global.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v_global.shape[3] > 0, "the width", shapes, "1 or more")
     _expect_data(
         "is_global", is_global, (batch, k_global.shape[2]), "[batch, m]", "truth values", q_global
     )
@@ -3936,7 +3998,7 @@ def attention(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         is_global: [batch, m], given; truth values.
         pad: [batch, m], given; truth values.
         q_global: [batch, heads, n, d], given; float32 or as q.
@@ -4258,7 +4320,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

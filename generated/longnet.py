@@ -436,7 +436,8 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
         f"the heads and length of k {list(k.shape)}",
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -1424,14 +1425,44 @@ def _near_batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
 
 
+def _near_forward_in_kernels(*args):
+    """`_near_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _near_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_near_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _near_backward_in_kernels(*args):
+    """`_near_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _near_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 3, 5, 6):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[7] = torch.zeros_like(args[7])
+        found.append(_near_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _near_run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    run = _near_forward if form == "torch" else _near_launch_forward
+    run = _near_forward if form == "torch" else _near_forward_in_kernels
     return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _near_run_backward(*args):
     *args, form = args
-    run = _near_backward if form == "torch" else _near_launch_backward
+    run = _near_backward if form == "torch" else _near_backward_in_kernels
     return run(*args)
 
 
@@ -1568,7 +1599,7 @@ def _near(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -3680,14 +3711,44 @@ def _mid_batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
 
 
+def _mid_forward_in_kernels(*args):
+    """`_mid_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _mid_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_mid_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _mid_backward_in_kernels(*args):
+    """`_mid_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _mid_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 3, 5, 6):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[7] = torch.zeros_like(args[7])
+        found.append(_mid_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _mid_run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    run = _mid_forward if form == "torch" else _mid_launch_forward
+    run = _mid_forward if form == "torch" else _mid_forward_in_kernels
     return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _mid_run_backward(*args):
     *args, form = args
-    run = _mid_backward if form == "torch" else _mid_launch_backward
+    run = _mid_backward if form == "torch" else _mid_backward_in_kernels
     return run(*args)
 
 
@@ -3818,7 +3879,7 @@ def _mid(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -5394,14 +5455,44 @@ def _far_batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     return joined(out).to(dtype), *(joined(x)[..., 0] for x in rest)
 
 
+def _far_forward_in_kernels(*args):
+    """`_far_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _far_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_far_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _far_backward_in_kernels(*args):
+    """`_far_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _far_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 3, 5, 6):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[7] = torch.zeros_like(args[7])
+        found.append(_far_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _far_run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    run = _far_forward if form == "torch" else _far_launch_forward
+    run = _far_forward if form == "torch" else _far_forward_in_kernels
     return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _far_run_backward(*args):
     *args, form = args
-    run = _far_backward if form == "torch" else _far_launch_backward
+    run = _far_backward if form == "torch" else _far_backward_in_kernels
     return run(*args)
 
 
@@ -5532,7 +5623,7 @@ def _far(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -5823,7 +5914,7 @@ def attention(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -6210,7 +6301,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

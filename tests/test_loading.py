@@ -87,3 +87,9 @@ def test_processes_may_load_at_once(tmp_path: Path, kept: Path) -> None:
     found = {each.communicate()[0].strip() for each in started}
     assert all(each.returncode == 0 for each in started) and len(found) == 1
     assert [str(each) for each in kept.iterdir() if each.is_file()] == list(found)
+
+
+def test_every_text_of_the_compiler_counts() -> None:
+    root = Path(attncc.__file__).parent
+    others = {each.suffix for each in root.rglob("*") if each.suffix} - {*loading._TEXTS, ".pyc", ".png", ".typed"}
+    assert not others, "a changed file of this kind would not be seen by `attncc.load`"

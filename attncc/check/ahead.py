@@ -26,7 +26,7 @@ def compile_ahead(module: ModuleType, compiled: Built, width: int, dtype: str) -
     if module._c_command() is None:
         raise RuntimeError("no C compiler is found: gcc or clang, or what CC names")
     if isinstance(compiled, CompiledLayer):
-        layer, inputs = called(module, compiled.plan, getattr(torch, dtype))
+        layer, inputs = called(module, compiled.plan, dtype=getattr(torch, dtype))
         leaves = [each for each in (*layer.parameters(), *inputs) if each.requires_grad]
         torch.autograd.grad(layer(*inputs).sum(), leaves, allow_unused=True)
         return

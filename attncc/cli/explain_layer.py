@@ -10,6 +10,7 @@ from attncc.plan.describe import cost_sentence, decoder_sentence, plan_sentence
 from attncc.plan.layers import LayerPlan
 from attncc.plan.look_ahead import is_causal
 from attncc.plan.model import Mixture, Planned
+from attncc.plan.token_by_token import OF_BLOCKS
 from attncc.spec.layers.text import text
 
 
@@ -40,11 +41,11 @@ def explain_layer(plan: LayerPlan) -> dict[str, Any]:
         ],
         "causal": plan.is_causal,
         "step": plan.decoding or None,
-        "cores": {name: _core(planned) for name, planned in plan.cores},
+        "cores": {name: _core(planned, of_blocks=name in plan.of_blocks) for name, planned in plan.cores},
     }
 
 
-def _core(planned: Planned) -> dict[str, Any]:
+def _core(planned: Planned, *, of_blocks: bool) -> dict[str, Any]:
     plans = planned.branches if isinstance(planned, Mixture) else (("", planned),)
     found = decoders_of(planned) if isinstance(planned, Mixture) else decoder_of(planned)
     return {
@@ -52,7 +53,7 @@ def _core(planned: Planned) -> dict[str, Any]:
         "plans": {name: plan_sentence(each.domain, each.pieces, each.lists) for name, each in plans},
         "costs": {name: cost_sentence(each) for name, each in plans},
         "causal": is_causal(planned),
-        "decoder": "of each branch" if isinstance(found, dict) else decoder_sentence(found),
+        "decoder": OF_BLOCKS if of_blocks else "of each branch" if isinstance(found, dict) else decoder_sentence(found),
     }
 
 

@@ -43,6 +43,7 @@ def as_text(found: dict[str, Any], verbose: bool) -> str:
         [
             "Proven",
             *_facts(found["head_classes"], by_data),
+            *_later(found),
             _decoder(found["decoder"]),
             _whole_numbers(found["longest_call"]),
         ],
@@ -161,6 +162,13 @@ def _facts(classes: list[dict[str, Any]], by_data: bool) -> list[str]:
             indent = "    "
         lines += [f"{indent}{line}" for line in _class_facts(one["facts"], by_data)]
     return lines
+
+
+def _later(found: dict[str, Any]) -> list[str]:
+    """That what no query sees may decide what it sees."""
+    reason = found["later_choices"]
+    sees_none = all(one["facts"]["causal"] for one in found["head_classes"])
+    return [f"  but which keys it sees, later ones decide: {reason}"] if reason and sees_none else []
 
 
 def _decoder(decoder: dict[str, str | None]) -> str:

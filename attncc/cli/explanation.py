@@ -12,6 +12,7 @@ from attncc.plan.decoder import Decoder, decoder_of
 from attncc.plan.density import Call, Density, density, density_of_piece, heads_where, members, together
 from attncc.plan.describe import by_coordinates, decoder_text, interval_text, layout_text, plan_sentence
 from attncc.plan.int32 import longest_call
+from attncc.plan.later_choices import later_choices
 from attncc.plan.linear_cost import linear_cost
 from attncc.plan.list_steps import keys_text, rows_text, runs_text
 from attncc.plan.lists import Pass as ListPass
@@ -77,6 +78,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "head_classes": [
             _head_class(each, own) for each, own in zip(plan.domain.classes, members(heads, plan.domain), strict=True)
         ],
+        "later_choices": later_choices(plan) or None,
         "decoder": _decoder(decoder_of(plan)),
         "longest_call": longest_call(plan),
         "pieces": _pieces(plan.pieces, choice, heads),

@@ -15,6 +15,7 @@ from attncc.emit.torch_form.library import library
 from attncc.emit.torch_form.listed import listed_of
 from attncc.emit.torch_form.texts import PassTexts
 from attncc.emit.triton_form.host import TritonForm
+from attncc.emit.wide_values import wide_values
 from attncc.graph.ops import Op
 from attncc.plan.decoder import Decoder, decoder_of, keeps_blocks
 from attncc.plan.model import Plan
@@ -74,6 +75,7 @@ def _values(plan: Plan, branch: str, *, decodes: bool, kernels: bool = True, kep
     return {
         **passes,
         **interface,
+        **wide_values(plan, operands, kept, triton_form.uniform()),
         "numbers_alone": False,
         "chooses": bool(plan.chosen) and kernels,
         "choice_names": tuple(each.name for each in choices_of(spec)),

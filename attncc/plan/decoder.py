@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attncc.graph.core import Kind
+from attncc.plan.later_choices import later_choices
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.ranges import HeadClass, Interval, Segment
 from attncc.spec.data import Blocks, Size
@@ -71,8 +72,8 @@ def decoder_of(plan: Plan) -> Decoder | str:
     if (reason := _why_not(plan.spec)) is not None:
         return reason
     derived = [each.value for each in core.derived if each.value is not None]
-    if any(isinstance(node, OverKeys) and node.function == "rank" for each in derived for node in walk(each)):
-        return "keys are ranked, and a later key changes the places of those before it"
+    if reason := later_choices(plan):
+        return reason
     if any(names_in(each) & _LENGTHS for each in derived):
         return "what is derived from a token reads how many tokens there are"
     if plan.spec.blocks is not None or plan.chosen:
@@ -106,9 +107,6 @@ def _why_not(spec: Spec) -> str | None:
 
 def _anew(plan: Plan) -> Decoder | str:
     """A decoder of a plan in which a key to come may change what is derived of those before it: blocks and choices."""
-    related = [part for each in plan.chosen for part in (each.plan, each.among) if part is not None]
-    if not all(one.facts.causal for each in related for one in each.domain.classes if not one.facts.empty):
-        return "queries choose by keys that are not proven to stand before them"
     spec = plan.spec
     fields = (spec.pattern, spec.score, spec.weight, spec.normalizer)
     if any(names_in(each) & _LENGTHS for each in fields):

@@ -10,12 +10,12 @@ from attncc.diagnostics import AttnError, Diagnostic, Label
 from attncc.plan.choose import plan
 from attncc.plan.look_ahead import LookAhead
 from attncc.plan.model import Mixture, Planned
-from attncc.plan.token_by_token import no_step
+from attncc.plan.token_by_token import calls_blocks, no_step
 from attncc.rewrite.chains import ordered
 from attncc.rewrite.engine import Step
 from attncc.spec.expr import Merge
 from attncc.spec.layers.dims import sequence_of
-from attncc.spec.layers.model import Layer, Op, sides_of
+from attncc.spec.layers.model import Layer, Op, sides_of, walk
 
 _IN_BLOCKS = (Op.POOL, Op.POOL_LARGEST, Op.CONVOLVE, Op.DEPTHWISE)
 _OF_BLOCKS = "a core with `align = start` may see blocks of c tokens that have ended: `c * j + c - 1 <= i`"
@@ -38,6 +38,12 @@ class LayerPlan:
     def warnings(self) -> tuple[Diagnostic, ...]:
         """Those of the cores, each once."""
         return tuple(dict.fromkeys(each for _, planned in self.cores for each in planned.warnings))
+
+    @cached_property
+    def of_blocks(self) -> frozenset[str]:
+        """The cores whose keys are blocks of tokens, of which a step keeps those that have ended."""
+        nodes = [node for _, value in self.layer.values for node in walk(value)]
+        return frozenset(node.name for node in nodes if calls_blocks(node)) if not self.decoding else frozenset()
 
     @property
     def is_causal(self) -> bool:

@@ -2,7 +2,7 @@
 
 An entry c of a sequence whose entries are blocks of b tokens may depend on tokens up to b * c + ahead. Operators along
 the sequence add to what their arguments have; a causal core gives its rows what they had, if it is proven that the keys
-that a row sees depend on nothing later than the row.
+that a row sees depend on nothing later than the row, and that no later key decides which ones these are.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attncc.plan.domain import BUDGET, prover_of
+from attncc.plan.later_choices import later_choices
 from attncc.plan.linear import variable
 from attncc.plan.literals import literal
 from attncc.plan.model import Mixture, Plan, Planned
@@ -94,14 +95,14 @@ class LookAhead:
         if along is None or sequence_of(along) is None:
             return 0
         whole = blocks_of(along)
-        by = None if whole is None else self._number(whole)
+        by = None if whole is None else self.number(whole)
         match node.op:
             case Op.POOL | Op.POOL_LARGEST:
-                entries = self._number(node.dims[0])
+                entries = self.number(node.dims[0])
                 entries = None if entries is None else entries - 1
             case Op.SHIFT:
-                entries = self._number(node.dims[0])
-                entries = None if entries is None else -entries
+                entries = self.number(node.dims[0])
+                entries = -1 if entries is None else -entries  # by 1 or more
             case _:
                 entries = self._after(node)
         return EVERYTHING if by is None or entries is None else by * entries
@@ -113,18 +114,18 @@ class LookAhead:
             left = kernel - node.dims[1]
             if all(factor < 0 for _, factor in (left - _ONE).terms):
                 return 0  # whatever the parameters are
-            after = self._number(left)
+            after = self.number(left)
             return None if after is None else after - 1
-        width, step = self._number(kernel), self._number(stride)
+        width, step = self.number(kernel), self.number(stride)
         return None if width is None or step is None else width - 1 - max((width - step) // 2, 0)
 
-    def _number(self, dim: Dim) -> int | None:
+    def number(self, dim: Dim) -> int | None:
         """A length that is known when the file is built."""
         return dim.length(self._sizes) if dim.symbols <= self._sizes.keys() else None
 
     def _iterated(self, node: Node) -> Ahead:
         found = self.of(node.args[0])
-        times = self._number(node.dims[0])
+        times = self.number(node.dims[0])
         for _ in range(2 if times is None else times):
             self._known[node.name] = found
             after = self.of(node.args[1])
@@ -138,7 +139,7 @@ class LookAhead:
         planned = self.cores[node.name]
         if whole.most == NOTHING:
             return whole
-        if not is_causal(planned):
+        if not sees_no_later(planned):
             return Ahead(EVERYTHING, (node,))
         data = planned.spec.data
         rows = next(value for each, value in zip(data, node.args, strict=True) if each.is_row)
@@ -152,7 +153,14 @@ class LookAhead:
                 because += ahead.because or (value,)
         if because:
             self.early.append(Early(node, tuple(dict.fromkeys(because))))
-        return _furthest(found)
+        return _furthest(found) if is_causal(planned) else Ahead(EVERYTHING, (node,))
+
+    def sees_blocks_that_ended(self, node: Node) -> bool:
+        """Whether queries of a call, which are tokens, see blocks of tokens only after the last one of each."""
+        whole = blocks_of(node.dims[0])
+        by = None if whole is None else self.number(whole)
+        plans = plans_of(self.cores[node.name])
+        return by is not None and all(_never_later(each, 1, by, by - 1) for each in plans)
 
     def _seen_late(self, planned: Planned, rows: Node, keys: Node, ahead: float) -> bool:
         """Whether a row sees a key only where all that the key depends on is not after the row."""
@@ -161,7 +169,7 @@ class LookAhead:
             return False
         if own == its and ahead <= 0:
             return True  # the core is causal
-        row_by, key_by = self._number(own), self._number(its)
+        row_by, key_by = self.number(own), self.number(its)
         if row_by is None or key_by is None or planned.spec.blocks is not None:
             return False
         return all(_never_later(each, row_by, key_by, int(ahead)) for each in plans_of(planned))
@@ -173,6 +181,11 @@ def plans_of(planned: Planned) -> tuple[Plan, ...]:
 
 
 def is_causal(planned: Planned) -> bool:
+    """Whether nothing of a query depends on a later key: it sees none, and none decides what it sees."""
+    return sees_no_later(planned) and not any(later_choices(each) for each in plans_of(planned))
+
+
+def sees_no_later(planned: Planned) -> bool:
     """Whether no query of an attention sees a later key, of those from 0 on."""
     return all(_never_later(each, 1, 1, 0) for each in plans_of(planned))
 

@@ -154,41 +154,43 @@ class Cbam(nn.Module):
         self.hidden = hidden
         self.width = width
         self.form = form
-        self.channel_attention_W = nn.Parameter(
+        self.channel_attention = nn.Module()
+        self.spatial_attention = nn.Module()
+        self.channel_attention.W = nn.Parameter(
             torch.empty(dim, hidden, device=device, dtype=dtype)
         )
-        self.channel_attention_b = nn.Parameter(torch.empty(hidden, device=device, dtype=dtype))
-        self.channel_attention_V = nn.Parameter(
+        self.channel_attention.b = nn.Parameter(torch.empty(hidden, device=device, dtype=dtype))
+        self.channel_attention.V = nn.Parameter(
             torch.empty(hidden, dim, device=device, dtype=dtype)
         )
-        self.channel_attention_c = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.spatial_attention_W = nn.Parameter(
+        self.channel_attention.c = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.spatial_attention.W = nn.Parameter(
             torch.empty(1, 2, width, width, device=device, dtype=dtype)
         )
-        self.spatial_attention_gain = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
-        self.spatial_attention_bias = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
-        self.register_buffer(
-            "spatial_attention_average", torch.empty(1, device=device, dtype=dtype)
+        self.spatial_attention.gain = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+        self.spatial_attention.bias = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
+        self.spatial_attention.register_buffer(
+            "average", torch.empty(1, device=device, dtype=dtype)
         )
-        self.register_buffer("spatial_attention_spread", torch.empty(1, device=device, dtype=dtype))
+        self.spatial_attention.register_buffer("spread", torch.empty(1, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Every parameter as it is before training."""
-        for tensor in (self.channel_attention_W, self.channel_attention_V):
+        for tensor in (self.channel_attention.W, self.channel_attention.V):
             _uniform(tensor, tensor.shape[-2] ** -0.5)
         for tensor in (
-            self.channel_attention_b,
-            self.channel_attention_c,
-            self.spatial_attention_bias,
-            self.spatial_attention_average,
+            self.channel_attention.b,
+            self.channel_attention.c,
+            self.spatial_attention.bias,
+            self.spatial_attention.average,
         ):
             nn.init.zeros_(tensor)
         _uniform(
-            self.spatial_attention_W,
-            (self.spatial_attention_W.numel() / self.spatial_attention_W.shape[0]) ** -0.5,
+            self.spatial_attention.W,
+            (self.spatial_attention.W.numel() / self.spatial_attention.W.shape[0]) ** -0.5,
         )
-        for tensor in (self.spatial_attention_gain, self.spatial_attention_spread):
+        for tensor in (self.spatial_attention.gain, self.spatial_attention.spread):
             nn.init.ones_(tensor)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, m_lengths: Tensor | None = None):
@@ -209,15 +211,15 @@ class Cbam(nn.Module):
         channel_attention_largest = _largest(_largest(x, -1, m_lengths), -1, lengths)
         channel_attention_gate = (
             functional.relu(
-                channel_attention_average @ self.channel_attention_W + self.channel_attention_b
+                channel_attention_average @ self.channel_attention.W + self.channel_attention.b
             )
-            @ self.channel_attention_V
-            + self.channel_attention_c
+            @ self.channel_attention.V
+            + self.channel_attention.c
             + functional.relu(
-                channel_attention_largest @ self.channel_attention_W + self.channel_attention_b
+                channel_attention_largest @ self.channel_attention.W + self.channel_attention.b
             )
-            @ self.channel_attention_V
-            + self.channel_attention_c
+            @ self.channel_attention.V
+            + self.channel_attention.c
         )
         channel_attention_out = x * torch.sigmoid(channel_attention_gate).unsqueeze(-1).unsqueeze(
             -1
@@ -230,11 +232,11 @@ class Cbam(nn.Module):
             -3,
         )
         spatial_attention_gate = _batch_norm(
-            _convolved_map(spatial_attention_maps, self.spatial_attention_W, 1, lengths, m_lengths),
-            self.spatial_attention_gain,
-            self.spatial_attention_bias,
-            self.spatial_attention_average,
-            self.spatial_attention_spread,
+            _convolved_map(spatial_attention_maps, self.spatial_attention.W, 1, lengths, m_lengths),
+            self.spatial_attention.gain,
+            self.spatial_attention.bias,
+            self.spatial_attention.average,
+            self.spatial_attention.spread,
             -3,
             self.training,
             1e-05,

@@ -1499,14 +1499,44 @@ def _at_hand(x):
     return True
 
 
+def _forward_in_kernels(*args):
+    """`_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _backward_in_kernels(*args):
+    """`_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 4, 6, 7):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[8] = torch.zeros_like(args[8])
+        found.append(_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _run(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    run = _forward if form == "torch" else _launch_forward
+    run = _forward if form == "torch" else _forward_in_kernels
     return run(q, k, v, best_of_row, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _run_backward(*args):
     *args, form = args
-    run = _backward if form == "torch" else _launch_backward
+    run = _backward if form == "torch" else _backward_in_kernels
     return run(*args)
 
 
@@ -1708,7 +1738,8 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
         f"the heads and length of k {list(k.shape)}",
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -1827,7 +1858,7 @@ def _largest_scores(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -1964,6 +1995,7 @@ class ExplicitTopkLayer(nn.Module):
 
     def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
         super().__init__()
+        _demand(h >= 1, "h", h, "h >= 1")
         _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
         self.dim = dim
         self.h = h
@@ -2219,7 +2251,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

@@ -85,6 +85,7 @@ class FastformerPerHead(nn.Module):
 
     def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
         super().__init__()
+        _demand(h >= 1, "h", h, "h >= 1")
         _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
         self.dim = dim
         self.h = h

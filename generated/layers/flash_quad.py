@@ -1297,14 +1297,42 @@ def _at_distances(x, row, place, m):
     return x[entry, head, at]
 
 
+def _forward_in_kernels(*args):
+    """`_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0,) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _backward_in_kernels(*args):
+    """`_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 4, 5):
+            own[at] = args[at][..., start : start + 256]
+        found.append(_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _run(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths, form):
-    run = _forward if form == "torch" else _launch_forward
+    run = _forward if form == "torch" else _forward_in_kernels
     return run(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_lengths)
 
 
 def _run_backward(*args):
     *args, form = args
-    run = _backward if form == "torch" else _launch_backward
+    run = _backward if form == "torch" else _backward_in_kernels
     return run(*args)
 
 
@@ -1457,7 +1485,8 @@ def _check(q, k, v, bias, kv_lengths, q_start, k_start):
         f"the heads and length of k {list(k.shape)}",
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     _expect_data("bias", bias, (32,), "[32]", "numbers", q)
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
@@ -1556,7 +1585,7 @@ def _squared_relu_of_mean(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         bias: [32], a parameter; float32 or as q.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -1649,95 +1678,97 @@ class FlashQuad(nn.Module):
         self.s = s
         self.width = width
         self.form = form
+        self.gated_attention_unit_squared = nn.Module()
+        self.gated_attention_unit_squared_2 = nn.Module()
         self.scale_of_positions = nn.Parameter(torch.empty(1, device=device, dtype=dtype))
-        self.gated_attention_unit_squared_norm_gain = nn.Parameter(
+        self.gated_attention_unit_squared.norm_gain = nn.Parameter(
             torch.empty(dim, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_norm_bias = nn.Parameter(
+        self.gated_attention_unit_squared.norm_bias = nn.Parameter(
             torch.empty(dim, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_Wu = nn.Parameter(
+        self.gated_attention_unit_squared.Wu = nn.Parameter(
             torch.empty(dim, width, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_bu = nn.Parameter(
+        self.gated_attention_unit_squared.bu = nn.Parameter(
             torch.empty(width, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_Wv = nn.Parameter(
+        self.gated_attention_unit_squared.Wv = nn.Parameter(
             torch.empty(dim, width, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_bv = nn.Parameter(
+        self.gated_attention_unit_squared.bv = nn.Parameter(
             torch.empty(width, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_Wz = nn.Parameter(
+        self.gated_attention_unit_squared.Wz = nn.Parameter(
             torch.empty(dim, s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_bz = nn.Parameter(
+        self.gated_attention_unit_squared.bz = nn.Parameter(
             torch.empty(s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_Wo = nn.Parameter(
+        self.gated_attention_unit_squared.Wo = nn.Parameter(
             torch.empty(width, dim, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_bo = nn.Parameter(
+        self.gated_attention_unit_squared.bo = nn.Parameter(
             torch.empty(dim, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_gq = nn.Parameter(
+        self.gated_attention_unit_squared.gq = nn.Parameter(
             torch.empty(s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_bq = nn.Parameter(
+        self.gated_attention_unit_squared.bq = nn.Parameter(
             torch.empty(s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_gk = nn.Parameter(
+        self.gated_attention_unit_squared.gk = nn.Parameter(
             torch.empty(s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_bk = nn.Parameter(
+        self.gated_attention_unit_squared.bk = nn.Parameter(
             torch.empty(s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_norm_gain = nn.Parameter(
+        self.gated_attention_unit_squared_2.norm_gain = nn.Parameter(
             torch.empty(dim, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_norm_bias = nn.Parameter(
+        self.gated_attention_unit_squared_2.norm_bias = nn.Parameter(
             torch.empty(dim, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_Wu = nn.Parameter(
+        self.gated_attention_unit_squared_2.Wu = nn.Parameter(
             torch.empty(dim, width, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_bu = nn.Parameter(
+        self.gated_attention_unit_squared_2.bu = nn.Parameter(
             torch.empty(width, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_Wv = nn.Parameter(
+        self.gated_attention_unit_squared_2.Wv = nn.Parameter(
             torch.empty(dim, width, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_bv = nn.Parameter(
+        self.gated_attention_unit_squared_2.bv = nn.Parameter(
             torch.empty(width, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_Wz = nn.Parameter(
+        self.gated_attention_unit_squared_2.Wz = nn.Parameter(
             torch.empty(dim, s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_bz = nn.Parameter(
+        self.gated_attention_unit_squared_2.bz = nn.Parameter(
             torch.empty(s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_Wo = nn.Parameter(
+        self.gated_attention_unit_squared_2.Wo = nn.Parameter(
             torch.empty(width, dim, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_bo = nn.Parameter(
+        self.gated_attention_unit_squared_2.bo = nn.Parameter(
             torch.empty(dim, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_gq = nn.Parameter(
+        self.gated_attention_unit_squared_2.gq = nn.Parameter(
             torch.empty(s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_bq = nn.Parameter(
+        self.gated_attention_unit_squared_2.bq = nn.Parameter(
             torch.empty(s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_gk = nn.Parameter(
+        self.gated_attention_unit_squared_2.gk = nn.Parameter(
             torch.empty(s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_bk = nn.Parameter(
+        self.gated_attention_unit_squared_2.bk = nn.Parameter(
             torch.empty(s, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_bias = nn.Parameter(
+        self.gated_attention_unit_squared.bias = nn.Parameter(
             torch.empty(32, device=device, dtype=dtype)
         )
-        self.gated_attention_unit_squared_2_bias = nn.Parameter(
+        self.gated_attention_unit_squared_2.bias = nn.Parameter(
             torch.empty(32, device=device, dtype=dtype)
         )
         self.reset_parameters()
@@ -1746,45 +1777,45 @@ class FlashQuad(nn.Module):
         """Every parameter as it is before training."""
         for tensor in (
             self.scale_of_positions,
-            self.gated_attention_unit_squared_norm_gain,
-            self.gated_attention_unit_squared_2_norm_gain,
+            self.gated_attention_unit_squared.norm_gain,
+            self.gated_attention_unit_squared_2.norm_gain,
         ):
             nn.init.ones_(tensor)
         for tensor in (
-            self.gated_attention_unit_squared_norm_bias,
-            self.gated_attention_unit_squared_bu,
-            self.gated_attention_unit_squared_bv,
-            self.gated_attention_unit_squared_bz,
-            self.gated_attention_unit_squared_bo,
-            self.gated_attention_unit_squared_bq,
-            self.gated_attention_unit_squared_bk,
-            self.gated_attention_unit_squared_2_norm_bias,
-            self.gated_attention_unit_squared_2_bu,
-            self.gated_attention_unit_squared_2_bv,
-            self.gated_attention_unit_squared_2_bz,
-            self.gated_attention_unit_squared_2_bo,
-            self.gated_attention_unit_squared_2_bq,
-            self.gated_attention_unit_squared_2_bk,
-            self.gated_attention_unit_squared_bias,
-            self.gated_attention_unit_squared_2_bias,
+            self.gated_attention_unit_squared.norm_bias,
+            self.gated_attention_unit_squared.bu,
+            self.gated_attention_unit_squared.bv,
+            self.gated_attention_unit_squared.bz,
+            self.gated_attention_unit_squared.bo,
+            self.gated_attention_unit_squared.bq,
+            self.gated_attention_unit_squared.bk,
+            self.gated_attention_unit_squared_2.norm_bias,
+            self.gated_attention_unit_squared_2.bu,
+            self.gated_attention_unit_squared_2.bv,
+            self.gated_attention_unit_squared_2.bz,
+            self.gated_attention_unit_squared_2.bo,
+            self.gated_attention_unit_squared_2.bq,
+            self.gated_attention_unit_squared_2.bk,
+            self.gated_attention_unit_squared.bias,
+            self.gated_attention_unit_squared_2.bias,
         ):
             nn.init.zeros_(tensor)
         for tensor in (
-            self.gated_attention_unit_squared_Wu,
-            self.gated_attention_unit_squared_Wv,
-            self.gated_attention_unit_squared_Wz,
-            self.gated_attention_unit_squared_Wo,
-            self.gated_attention_unit_squared_2_Wu,
-            self.gated_attention_unit_squared_2_Wv,
-            self.gated_attention_unit_squared_2_Wz,
-            self.gated_attention_unit_squared_2_Wo,
+            self.gated_attention_unit_squared.Wu,
+            self.gated_attention_unit_squared.Wv,
+            self.gated_attention_unit_squared.Wz,
+            self.gated_attention_unit_squared.Wo,
+            self.gated_attention_unit_squared_2.Wu,
+            self.gated_attention_unit_squared_2.Wv,
+            self.gated_attention_unit_squared_2.Wz,
+            self.gated_attention_unit_squared_2.Wo,
         ):
             _uniform(tensor, tensor.shape[-2] ** -0.5)
         for tensor in (
-            self.gated_attention_unit_squared_gq,
-            self.gated_attention_unit_squared_gk,
-            self.gated_attention_unit_squared_2_gq,
-            self.gated_attention_unit_squared_2_gk,
+            self.gated_attention_unit_squared.gq,
+            self.gated_attention_unit_squared.gk,
+            self.gated_attention_unit_squared_2.gq,
+            self.gated_attention_unit_squared_2.gk,
         ):
             nn.init.normal_(tensor, std=0.02)
 
@@ -1811,86 +1842,86 @@ class FlashQuad(nn.Module):
         gated_attention_unit_squared_y = functional.layer_norm(
             gated_attention_unit_squared_x,
             (self.dim,),
-            self.gated_attention_unit_squared_norm_gain,
-            self.gated_attention_unit_squared_norm_bias,
+            self.gated_attention_unit_squared.norm_gain,
+            self.gated_attention_unit_squared.norm_bias,
             eps=1e-05,
         )
         gated_attention_unit_squared_z = functional.silu(
-            gated_attention_unit_squared_y @ self.gated_attention_unit_squared_Wz
-            + self.gated_attention_unit_squared_bz
+            gated_attention_unit_squared_y @ self.gated_attention_unit_squared.Wz
+            + self.gated_attention_unit_squared.bz
         )
         gated_attention_unit_squared_mixed = squared_relu_of_mean(
             _rotated(
-                gated_attention_unit_squared_z * self.gated_attention_unit_squared_gq
-                + self.gated_attention_unit_squared_bq,
+                gated_attention_unit_squared_z * self.gated_attention_unit_squared.gq
+                + self.gated_attention_unit_squared.bq,
                 10000.0,
                 start,
             ).unsqueeze(-3),
             _rotated(
-                gated_attention_unit_squared_z * self.gated_attention_unit_squared_gk
-                + self.gated_attention_unit_squared_bk,
+                gated_attention_unit_squared_z * self.gated_attention_unit_squared.gk
+                + self.gated_attention_unit_squared.bk,
                 10000.0,
                 start,
             ).unsqueeze(-3),
             functional.silu(
-                gated_attention_unit_squared_y @ self.gated_attention_unit_squared_Wv
-                + self.gated_attention_unit_squared_bv
+                gated_attention_unit_squared_y @ self.gated_attention_unit_squared.Wv
+                + self.gated_attention_unit_squared.bv
             ).unsqueeze(-3),
-            self.gated_attention_unit_squared_bias,
+            self.gated_attention_unit_squared.bias,
         ).squeeze(-3)
         gated_attention_unit_squared_out = (
             (
                 functional.silu(
-                    gated_attention_unit_squared_y @ self.gated_attention_unit_squared_Wu
-                    + self.gated_attention_unit_squared_bu
+                    gated_attention_unit_squared_y @ self.gated_attention_unit_squared.Wu
+                    + self.gated_attention_unit_squared.bu
                 )
                 * gated_attention_unit_squared_mixed
             )
-            @ self.gated_attention_unit_squared_Wo
-            + self.gated_attention_unit_squared_bo
+            @ self.gated_attention_unit_squared.Wo
+            + self.gated_attention_unit_squared.bo
             + gated_attention_unit_squared_x
         )
         y = gated_attention_unit_squared_out
         gated_attention_unit_squared_2_y = functional.layer_norm(
             y,
             (self.dim,),
-            self.gated_attention_unit_squared_2_norm_gain,
-            self.gated_attention_unit_squared_2_norm_bias,
+            self.gated_attention_unit_squared_2.norm_gain,
+            self.gated_attention_unit_squared_2.norm_bias,
             eps=1e-05,
         )
         gated_attention_unit_squared_2_z = functional.silu(
-            gated_attention_unit_squared_2_y @ self.gated_attention_unit_squared_2_Wz
-            + self.gated_attention_unit_squared_2_bz
+            gated_attention_unit_squared_2_y @ self.gated_attention_unit_squared_2.Wz
+            + self.gated_attention_unit_squared_2.bz
         )
         gated_attention_unit_squared_2_mixed = squared_relu_of_mean_2(
             _rotated(
-                gated_attention_unit_squared_2_z * self.gated_attention_unit_squared_2_gq
-                + self.gated_attention_unit_squared_2_bq,
+                gated_attention_unit_squared_2_z * self.gated_attention_unit_squared_2.gq
+                + self.gated_attention_unit_squared_2.bq,
                 10000.0,
                 start,
             ).unsqueeze(-3),
             _rotated(
-                gated_attention_unit_squared_2_z * self.gated_attention_unit_squared_2_gk
-                + self.gated_attention_unit_squared_2_bk,
+                gated_attention_unit_squared_2_z * self.gated_attention_unit_squared_2.gk
+                + self.gated_attention_unit_squared_2.bk,
                 10000.0,
                 start,
             ).unsqueeze(-3),
             functional.silu(
-                gated_attention_unit_squared_2_y @ self.gated_attention_unit_squared_2_Wv
-                + self.gated_attention_unit_squared_2_bv
+                gated_attention_unit_squared_2_y @ self.gated_attention_unit_squared_2.Wv
+                + self.gated_attention_unit_squared_2.bv
             ).unsqueeze(-3),
-            self.gated_attention_unit_squared_2_bias,
+            self.gated_attention_unit_squared_2.bias,
         ).squeeze(-3)
         gated_attention_unit_squared_2_out = (
             (
                 functional.silu(
-                    gated_attention_unit_squared_2_y @ self.gated_attention_unit_squared_2_Wu
-                    + self.gated_attention_unit_squared_2_bu
+                    gated_attention_unit_squared_2_y @ self.gated_attention_unit_squared_2.Wu
+                    + self.gated_attention_unit_squared_2.bu
                 )
                 * gated_attention_unit_squared_2_mixed
             )
-            @ self.gated_attention_unit_squared_2_Wo
-            + self.gated_attention_unit_squared_2_bo
+            @ self.gated_attention_unit_squared_2.Wo
+            + self.gated_attention_unit_squared_2.bo
             + y
         )
         return gated_attention_unit_squared_2_out
@@ -2110,7 +2141,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

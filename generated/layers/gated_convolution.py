@@ -61,17 +61,24 @@ def _convolved(x, kernel, stride, before, lengths):
 
 
 def _convolved_step(x, kernel, stride, before, lengths, kept):
-    """The same for tokens after others, of which the last ones are kept."""
-    before, x = _with_earlier(x, before, kept)
-    found = _convolved(x, kernel, 1, 0, None)
-    return found[..., : x.shape[-2] - before, :], x[..., x.shape[-2] - before :, :].clone()
+    """The same for tokens after others, of which the last ones are kept, and for strides that have ended."""
+    x, count, kept = _with_earlier(x, kernel.shape[-3], stride, before, kept)
+    if not count:
+        return x.new_zeros(*x.shape[:-2], 0, kernel.shape[-1]), kept
+    return _convolved(x, kernel, stride, 0, None)[..., :count, :], kept
 
 
-def _with_earlier(x, before, kept):
-    """How many earlier tokens are read, and x behind them: those that were kept, or zeros."""
-    before = before or 0
+def _with_earlier(x, width, stride, before, kept):
+    """The tokens that new entries read, how many of these there are, and what to keep for those to come."""
+    before = max((width - stride) // 2, 0) if before is None else before
     kept = x.new_zeros(*x.shape[:-2], before, x.shape[-1]) if kept is None else kept
-    return before, torch.cat((kept, x), -2)
+    x = torch.cat((kept, x), -2)
+    count = (x.shape[-2] - before) // stride
+    return (
+        x[..., : max((count - 1) * stride + width, 0), :],
+        count,
+        x[..., count * stride :, :].clone(),
+    )
 
 
 @dataclasses.dataclass

@@ -1748,6 +1748,36 @@ def _near_operands(q, k, v, is_global, scale, q_start, k_start, q_starts, kv_len
     return q, k, v, not_is_global_of_row, is_global[:, None, :]
 
 
+def _near_forward_in_kernels(*args):
+    """`_near_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _near_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_near_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _near_backward_in_kernels(*args):
+    """`_near_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _near_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 5, 7, 8):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[9] = torch.zeros_like(args[9])
+        found.append(_near_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _near_run(
     q,
     k,
@@ -1762,7 +1792,7 @@ def _near_run(
     form,
     keep_residual,
 ):
-    run = _near_forward if form == "torch" else _near_launch_forward
+    run = _near_forward if form == "torch" else _near_forward_in_kernels
     return run(
         q,
         k,
@@ -1780,7 +1810,7 @@ def _near_run(
 
 def _near_run_backward(*args):
     *args, form = args
-    run = _near_backward if form == "torch" else _near_launch_backward
+    run = _near_backward if form == "torch" else _near_backward_in_kernels
     return run(*args)
 
 
@@ -1976,7 +2006,8 @@ def _near_check(q, k, v, is_global, kv_lengths, q_start, k_start):
         f"the heads and length of k {list(k.shape)}",
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     _expect_data("is_global", is_global, (batch, k.shape[2]), "[batch, m]", "truth values", q)
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
@@ -2038,7 +2069,7 @@ def _near(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         is_global: [batch, m], given; truth values.
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
@@ -2981,6 +3012,36 @@ def _full_operands(
     return q_global, k_global, v_global, is_global_of_row
 
 
+def _full_forward_in_kernels(*args):
+    """`_full_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _full_launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_full_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _full_backward_in_kernels(*args):
+    """`_full_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _full_launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 4, 6, 7):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[8] = torch.zeros_like(args[8])
+        found.append(_full_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _full_run(
     q_global,
     k_global,
@@ -2994,7 +3055,7 @@ def _full_run(
     form,
     keep_residual,
 ):
-    run = _full_forward if form == "torch" else _full_launch_forward
+    run = _full_forward if form == "torch" else _full_forward_in_kernels
     return run(
         q_global,
         k_global,
@@ -3011,7 +3072,7 @@ def _full_run(
 
 def _full_run_backward(*args):
     *args, form = args
-    run = _full_backward if form == "torch" else _full_launch_backward
+    run = _full_backward if form == "torch" else _full_backward_in_kernels
     return run(*args)
 
 
@@ -3227,7 +3288,8 @@ def _full_check(is_global, q_global, k_global, v_global, kv_lengths, q_start, k_
         list(k_global.shape),
         f"the width of q_global, {width}",
     )
-    _expect(1 <= width <= 256 and 1 <= v_global.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v_global.shape[3] > 0, "the width", shapes, "1 or more")
     _expect_data(
         "is_global", is_global, (batch, k_global.shape[2]), "[batch, m]", "truth values", q_global
     )
@@ -3402,7 +3464,7 @@ def _marked_window(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         is_global: [batch, m], given; truth values.
         q_global: [batch, heads, n, d], given; float32 or as q.
         k_global: [batch, kv heads, m, d], given; float32 or as q.
@@ -3500,6 +3562,7 @@ class LongformerLayer(nn.Module):
 
     def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
         super().__init__()
+        _demand(h >= 1, "h", h, "h >= 1")
         _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
         self.dim = dim
         self.h = h
@@ -3766,7 +3829,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

@@ -22,14 +22,12 @@
 # without a mask: keys up to (first + 1) // 3 - 1.
 # Cost of `ended_blocks`: 2·d + 2·e flops forward for each visited pair; nothing of size n·m is
 # stored.
-# Decoder of `ended_blocks`: none: the pattern is not proven causal, and a query may see keys that
-# come after it.
-# No step: of the core `ended_blocks`, the pattern is not proven causal, and a query may see keys
-# that come after it.
+# Decoder of `ended_blocks`: keeps every block of tokens that has ended.
 
 import atexit
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -1101,14 +1099,44 @@ def _safe_log(x):
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
 
 
+def _forward_in_kernels(*args):
+    """`_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _backward_in_kernels(*args):
+    """`_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 3, 5, 6):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[7] = torch.zeros_like(args[7])
+        found.append(_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    run = _forward if form == "torch" else _launch_forward
+    run = _forward if form == "torch" else _forward_in_kernels
     return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _run_backward(*args):
     *args, form = args
-    run = _backward if form == "torch" else _launch_backward
+    run = _backward if form == "torch" else _backward_in_kernels
     return run(*args)
 
 
@@ -1265,7 +1293,8 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
         f"the heads and length of k {list(k.shape)}",
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -1375,7 +1404,7 @@ def _ended_blocks(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -1462,6 +1491,54 @@ def _convolved(x, kernel, stride, before, lengths):
     return found.mT.unflatten(0, x.shape[:-2])
 
 
+def _convolved_step(x, kernel, stride, before, lengths, kept):
+    """The same for tokens after others, of which the last ones are kept, and for strides that have ended."""
+    x, count, kept = _with_earlier(x, kernel.shape[-3], stride, before, kept)
+    if not count:
+        return x.new_zeros(*x.shape[:-2], 0, kernel.shape[-1]), kept
+    return _convolved(x, kernel, stride, 0, None)[..., :count, :], kept
+
+
+def _with_earlier(x, width, stride, before, kept):
+    """The tokens that new entries read, how many of these there are, and what to keep for those to come."""
+    before = max((width - stride) // 2, 0) if before is None else before
+    kept = x.new_zeros(*x.shape[:-2], before, x.shape[-1]) if kept is None else kept
+    x = torch.cat((kept, x), -2)
+    count = (x.shape[-2] - before) // stride
+    return (
+        x[..., : max((count - 1) * stride + width, 0), :],
+        count,
+        x[..., count * stride :, :].clone(),
+    )
+
+
+def _with_blocks(values, places, kept):
+    """What a core is called with, where new keys follow those of earlier blocks, and all of them, to be kept."""
+    values = list(values)
+    for at, (place, axis) in enumerate(places):
+        values[place] = torch.cat((kept[at], values[place]), axis) if kept else values[place]
+    return values, tuple(values[place] for place, _ in places)
+
+
+@dataclasses.dataclass
+class Cache:
+    """What later tokens may ask for: how many there were, caches of cores, what operators keep."""
+
+    position: int = 0
+    ended_blocks: tuple = ()  # of blocks of tokens that have ended
+    convolved: Tensor | None = None
+    convolved_2: Tensor | None = None
+
+    def to(self, device):
+        """The same on another device."""
+        kept = (
+            self.convolved,
+            self.convolved_2,
+        )
+        kept = [None if each is None else each.to(device) for each in kept]
+        return Cache(self.position, tuple(x.to(device) for x in self.ended_blocks), *kept)
+
+
 class MemoryCompressedCausal(nn.Module):
     """Causal memory-compressed attention: keys and values by a convolution with a stride (arXiv
     1801.10198, section 4.2.3).
@@ -1476,6 +1553,7 @@ class MemoryCompressedCausal(nn.Module):
 
     def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
         super().__init__()
+        _demand(h >= 1, "h", h, "h >= 1")
         _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
         self.dim = dim
         self.h = h
@@ -1513,13 +1591,73 @@ class MemoryCompressedCausal(nn.Module):
         ended_blocks = functools.partial(
             _ended_blocks, kv_lengths=_blocks(lengths, 3), form=self.form
         )
-        k = _convolved(x @ self.Wk, self.Ck, 3, 0, lengths) + self.ck
-        v = _convolved(x @ self.Wv, self.Cv, 3, 0, lengths) + self.cv
+        return self._values(x, lengths, ended_blocks, _convolved, _convolved)
+
+    def _values(self, x, lengths, ended_blocks, convolved, convolved_2):
+        """The values of the spec in their order."""
+        k = convolved(x @ self.Wk, self.Ck, 3, 0, lengths) + self.ck
+        v = convolved_2(x @ self.Wv, self.Cv, 3, 0, lengths) + self.cv
         return (
             _merged(ended_blocks(_heads(x @ self.Wq, self.h), _heads(k, self.h), _heads(v, self.h)))
             @ self.Wo
             + self.bo
         )
+
+    @torch.no_grad()
+    def step(self, x: Tensor, cache: Cache | None = None):
+        """The next token of a sequence, or several, after those of a cache.
+
+        Args:
+            x: as in `forward`, of the new tokens alone.
+            cache: that of the tokens before, which is changed; None before the first one.
+
+        Returns:
+            What `forward` gives these tokens in the whole sequence, and the cache.
+        """
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        cache = Cache() if cache is None else cache
+
+        def ended_blocks(*values, **options):
+            values, cache.ended_blocks = _with_blocks(
+                values, ((1, -2), (2, -2)), cache.ended_blocks
+            )
+            return _ended_blocks(*values, q_start=cache.position, form=self.form, **options)
+
+        def convolved(*values):
+            out, cache.convolved = _convolved_step(*values, cache.convolved)
+            return out
+
+        def convolved_2(*values):
+            out, cache.convolved_2 = _convolved_step(*values, cache.convolved_2)
+            return out
+
+        out = self._values(x, None, ended_blocks, convolved, convolved_2)
+        cache.position += x.shape[1]
+        return out, cache
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor):
+        """`forward` on the first tokens of a sequence, and the cache from which `step` goes on."""
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        cache = Cache(x.shape[1])
+
+        def ended_blocks(*values, **options):
+            values, cache.ended_blocks = _with_blocks(values, ((1, -2), (2, -2)), ())
+            return _ended_blocks(*values, q_start=0, form=self.form, **options)
+
+        def convolved(*values):
+            out, cache.convolved = _convolved_step(*values, None)
+            return out
+
+        def convolved_2(*values):
+            out, cache.convolved_2 = _convolved_step(*values, None)
+            return out
+
+        return self._values(x, None, ended_blocks, convolved, convolved_2), cache
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, h={self.h}, c=3"
@@ -1736,7 +1874,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

@@ -1042,14 +1042,42 @@ def _of_keys(x, keys):
     return x.sum(-2).unflatten(1, (keys.shape[1], -1)).sum(2)
 
 
+def _forward_in_kernels(*args):
+    """`_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[1].shape[-1] <= 256:
+        return _launch_forward(*args)
+    values = args[1].split(256, -1)
+    found = [_launch_forward(*args[:1], part, *args[2:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0,) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _backward_in_kernels(*args):
+    """`_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[1].shape[-1], []
+    if width <= 256:
+        return _launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (1, 4, 5):
+            own[at] = args[at][..., start : start + 256]
+        found.append(_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 1 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _run(q, v, a, b, scale, q_start, k_start, q_starts, kv_lengths, form):
-    run = _forward if form == "torch" else _launch_forward
+    run = _forward if form == "torch" else _forward_in_kernels
     return run(q, v, a, b, scale, q_start, k_start, q_starts, kv_lengths)
 
 
 def _run_backward(*args):
     *args, form = args
-    run = _backward if form == "torch" else _launch_backward
+    run = _backward if form == "torch" else _backward_in_kernels
     return run(*args)
 
 
@@ -1192,7 +1220,8 @@ def _check(q, v, a, b, kv_lengths, q_start, k_start):
     _expect(v.shape[0] == batch, "the batch", shapes, "one size in q and v")
     _expect(heads > 0 and v.shape[1] > 0, "the number of heads", shapes, "one or more")
     _expect(heads % v.shape[1] == 0, "the number of heads", shapes, "q's to be a multiple of v's")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     _expect_data("a", a, (batch, heads, q.shape[2]), "[batch, heads, n]", "numbers", q)
     _expect_data("b", b, (batch, v.shape[1], v.shape[2]), "[batch, heads, m]", "numbers", q)
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
@@ -1297,7 +1326,7 @@ def _relu_of_sum(
 
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
-        v: [batch, kv heads, m, e]; e up to 256; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; query head h reads kv head h // (heads / kv heads).
         a: [batch, heads, n], given; float32 or as q.
         b: [batch, kv heads, m], given; float32 or as q.
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -1621,7 +1650,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

@@ -141,6 +141,8 @@ class Nystromformer(nn.Module):
         dtype=None,
     ):
         super().__init__()
+        _demand(h >= 1, "h", h, "h >= 1")
+        _demand(r >= 1, "r", r, "r >= 1")
         _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
         self.dim = dim
         self.h = h

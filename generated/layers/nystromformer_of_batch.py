@@ -147,6 +147,8 @@ class NystromformerOfBatch(nn.Module):
     ):
         super().__init__()
         inner = dim if inner is None else inner
+        _demand(h >= 1, "h", h, "h >= 1")
+        _demand(r >= 1, "r", r, "r >= 1")
         _demand(inner % h == 0, "inner", inner, f"a multiple of h, {h}")
         self.dim = dim
         self.h = h

@@ -1118,14 +1118,44 @@ def _safe_log(x):
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
 
 
+def _forward_in_kernels(*args):
+    """`_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _backward_in_kernels(*args):
+    """`_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 3, 5, 6):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[7] = torch.zeros_like(args[7])
+        found.append(_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    run = _forward if form == "torch" else _launch_forward
+    run = _forward if form == "torch" else _forward_in_kernels
     return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _run_backward(*args):
     *args, form = args
-    run = _backward if form == "torch" else _launch_backward
+    run = _backward if form == "torch" else _backward_in_kernels
     return run(*args)
 
 
@@ -1282,7 +1312,8 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
         f"the heads and length of k {list(k.shape)}",
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -1393,7 +1424,7 @@ def _causal(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -1626,37 +1657,39 @@ class SingleHeadedBlock(nn.Module):
         super().__init__()
         self.dim = dim
         self.form = form
+        self.single_headed = nn.Module()
+        self.boom = nn.Module()
         self.gain = nn.Parameter(torch.empty(5, dim, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(5, dim, device=device, dtype=dtype))
-        self.single_headed_Wq = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
-        self.single_headed_bq = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.single_headed_gain = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.single_headed_bias = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.single_headed_sq = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.single_headed_sk = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.single_headed_sv = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.single_headed_Wv = nn.Parameter(torch.empty(dim, 2 * dim, device=device, dtype=dtype))
-        self.single_headed_bv = nn.Parameter(torch.empty(2 * dim, device=device, dtype=dtype))
-        self.boom_W = nn.Parameter(torch.empty(dim, 4 * dim, device=device, dtype=dtype))
-        self.boom_b = nn.Parameter(torch.empty(4 * dim, device=device, dtype=dtype))
+        self.single_headed.Wq = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.single_headed.bq = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.single_headed.gain = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.single_headed.bias = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.single_headed.sq = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.single_headed.sk = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.single_headed.sv = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.single_headed.Wv = nn.Parameter(torch.empty(dim, 2 * dim, device=device, dtype=dtype))
+        self.single_headed.bv = nn.Parameter(torch.empty(2 * dim, device=device, dtype=dtype))
+        self.boom.W = nn.Parameter(torch.empty(dim, 4 * dim, device=device, dtype=dtype))
+        self.boom.b = nn.Parameter(torch.empty(4 * dim, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Every parameter as it is before training."""
-        for tensor in (self.gain, self.single_headed_gain):
+        for tensor in (self.gain, self.single_headed.gain):
             nn.init.ones_(tensor)
         for tensor in (
             self.bias,
-            self.single_headed_bq,
-            self.single_headed_bias,
-            self.single_headed_sq,
-            self.single_headed_sk,
-            self.single_headed_sv,
-            self.single_headed_bv,
-            self.boom_b,
+            self.single_headed.bq,
+            self.single_headed.bias,
+            self.single_headed.sq,
+            self.single_headed.sk,
+            self.single_headed.sv,
+            self.single_headed.bv,
+            self.boom.b,
         ):
             nn.init.zeros_(tensor)
-        for tensor in (self.single_headed_Wq, self.single_headed_Wv, self.boom_W):
+        for tensor in (self.single_headed.Wq, self.single_headed.Wv, self.boom.W):
             _uniform(tensor, tensor.shape[-2] ** -0.5)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None):
@@ -1680,13 +1713,13 @@ class SingleHeadedBlock(nn.Module):
             y, (self.dim,), self.gain[2], self.bias[2], eps=1e-12
         )
         single_headed_gates = (
-            torch.sigmoid(self.single_headed_sv) @ self.single_headed_Wv + self.single_headed_bv
+            torch.sigmoid(self.single_headed.sv) @ self.single_headed.Wv + self.single_headed.bv
         )
-        single_headed_q = torch.sigmoid(self.single_headed_sq) * functional.layer_norm(
-            middle @ self.single_headed_Wq + self.single_headed_bq,
+        single_headed_q = torch.sigmoid(self.single_headed.sq) * functional.layer_norm(
+            middle @ self.single_headed.Wq + self.single_headed.bq,
             (self.dim,),
-            self.single_headed_gain,
-            self.single_headed_bias,
+            self.single_headed.gain,
+            self.single_headed.bias,
             eps=1e-12,
         )
         single_headed_v = (
@@ -1696,12 +1729,12 @@ class SingleHeadedBlock(nn.Module):
         )
         single_headed_out = causal(
             single_headed_q.unsqueeze(-3),
-            (torch.sigmoid(self.single_headed_sk) * single_headed_memory).unsqueeze(-3),
+            (torch.sigmoid(self.single_headed.sk) * single_headed_memory).unsqueeze(-3),
             single_headed_v.unsqueeze(-3),
         ).squeeze(-3)
         z = middle + single_headed_out
         boom_x = functional.layer_norm(z, (self.dim,), self.gain[3], self.bias[3], eps=1e-12)
-        boom_u = boom_x @ self.boom_W + self.boom_b
+        boom_u = boom_x @ self.boom.W + self.boom.b
         boom_g = boom_u * torch.sigmoid(1.702 * boom_u)
         boom_out = (
             boom_g[..., : self.dim]
@@ -1965,7 +1998,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

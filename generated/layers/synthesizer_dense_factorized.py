@@ -1303,6 +1303,36 @@ def _vectors(x, batch, heads, length, dtype):
     return x.to(dtype).expand(batch, heads, length, x.shape[-1])
 
 
+def _forward_in_kernels(*args):
+    """`_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[4].shape[-1] <= 256:
+        return _launch_forward(*args)
+    values = args[4].split(256, -1)
+    found = [_launch_forward(*args[:4], part, *args[5:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _backward_in_kernels(*args):
+    """`_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[4].shape[-1], []
+    if width <= 256:
+        return _launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (4, 5, 7, 8):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[9] = torch.zeros_like(args[9])
+        found.append(_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 4 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _run(
     A,
     C,
@@ -1316,7 +1346,7 @@ def _run(
     form,
     keep_residual,
 ):
-    run = _forward if form == "torch" else _launch_forward
+    run = _forward if form == "torch" else _forward_in_kernels
     return run(
         A,
         C,
@@ -1333,7 +1363,7 @@ def _run(
 
 def _run_backward(*args):
     *args, form = args
-    run = _backward if form == "torch" else _launch_backward
+    run = _backward if form == "torch" else _backward_in_kernels
     return run(*args)
 
 
@@ -1540,12 +1570,8 @@ def _check(v, A, C, kv_lengths, q_start, k_start):
         list(C.shape),
         f"the heads and length of A {list(A.shape)}",
     )
-    _expect(
-        1 <= width <= 256 and 1 <= v.shape[3] <= 256 and 1 <= C.shape[3] <= 256,
-        "the width",
-        shapes,
-        "1 … 256",
-    )
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0 and C.shape[3] > 0, "the width", shapes, "1 or more")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -1648,7 +1674,7 @@ def _factorized_dense(
     2005.00743, section 3.3).
 
     Args:
-        v: [batch, kv heads, m, e]; e up to 256; query head h reads kv head h // (heads / kv heads).
+        v: [batch, kv heads, m, e]; query head h reads kv head h // (heads / kv heads).
         A: [batch, heads, n, 32], given; float32 or as A.
         C: [batch, heads, n, 16], given; float32 or as A.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
@@ -1715,6 +1741,7 @@ class SynthesizerDenseFactorized(nn.Module):
 
     def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
         super().__init__()
+        _demand(h >= 1, "h", h, "h >= 1")
         _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
         self.dim = dim
         self.h = h
@@ -1973,7 +2000,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

@@ -1115,14 +1115,44 @@ def _safe_log(x):
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)
 
 
+def _forward_in_kernels(*args):
+    """`_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    if args[2].shape[-1] <= 256:
+        return _launch_forward(*args)
+    values = args[2].split(256, -1)
+    found = [_launch_forward(*args[:2], part, *args[3:]) for part in values]
+    return tuple(
+        torch.cat(parts, -1) if at in (0, 2) else parts[0]
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
+def _backward_in_kernels(*args):
+    """`_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    width, found = args[2].shape[-1], []
+    if width <= 256:
+        return _launch_backward(*args)
+    for start in range(0, width, 256):
+        own = list(args)
+        for at in (2, 3, 5, 6):
+            own[at] = args[at][..., start : start + 256]
+        if start:
+            own[7] = torch.zeros_like(args[7])
+        found.append(_launch_backward(*own))
+    return tuple(
+        torch.cat(parts, -1) if at == 2 else functools.reduce(torch.add, parts)
+        for at, parts in enumerate(zip(*found, strict=True))
+    )
+
+
 def _run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
-    run = _forward if form == "torch" else _launch_forward
+    run = _forward if form == "torch" else _forward_in_kernels
     return run(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual)
 
 
 def _run_backward(*args):
     *args, form = args
-    run = _backward if form == "torch" else _launch_backward
+    run = _backward if form == "torch" else _backward_in_kernels
     return run(*args)
 
 
@@ -1279,7 +1309,8 @@ def _check(q, k, v, kv_lengths, q_start, k_start):
         f"the heads and length of k {list(k.shape)}",
     )
     _expect(k.shape[3] == width, "k", list(k.shape), f"the width of q, {width}")
-    _expect(1 <= width <= 256 and 1 <= v.shape[3] <= 256, "the width", shapes, "1 … 256")
+    _expect(1 <= width <= 256, "the width", shapes, "1 … 256")
+    _expect(v.shape[3] > 0, "the width", shapes, "1 or more")
     for name, x in (("kv_lengths", kv_lengths), ("q_start", q_start)):
         if isinstance(x, Tensor):
             _expect(
@@ -1390,7 +1421,7 @@ def _causal(
     Args:
         q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
-        v: [batch, kv heads, m, e]; e up to 256.
+        v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
         q_start: the position of the first row, one number or [batch];
@@ -1645,6 +1676,8 @@ class TransformerBlock(nn.Module):
         super().__init__()
         kv = h if kv is None else kv
         hidden = 4 * dim if hidden is None else hidden
+        _demand(h >= 1, "h", h, "h >= 1")
+        _demand(kv >= 1, "kv", kv, "kv >= 1")
         _demand(dim % h == 0, "dim", dim, f"a multiple of h, {h}")
         _demand(h % kv == 0, "h", h, f"a multiple of kv, {kv}")
         self.dim = dim
@@ -1652,30 +1685,32 @@ class TransformerBlock(nn.Module):
         self.kv = kv
         self.hidden = hidden
         self.form = form
+        self.multi_head_causal = nn.Module()
+        self.swiglu = nn.Module()
         self.gain1 = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
         self.gain2 = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.multi_head_causal_Wq = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
-        self.multi_head_causal_bq = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.multi_head_causal_Wk = nn.Parameter(
+        self.multi_head_causal.Wq = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.multi_head_causal.bq = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.multi_head_causal.Wk = nn.Parameter(
             torch.empty(dim, dim * kv // h, device=device, dtype=dtype)
         )
-        self.multi_head_causal_bk = nn.Parameter(
+        self.multi_head_causal.bk = nn.Parameter(
             torch.empty(dim * kv // h, device=device, dtype=dtype)
         )
-        self.multi_head_causal_Wv = nn.Parameter(
+        self.multi_head_causal.Wv = nn.Parameter(
             torch.empty(dim, dim * kv // h, device=device, dtype=dtype)
         )
-        self.multi_head_causal_bv = nn.Parameter(
+        self.multi_head_causal.bv = nn.Parameter(
             torch.empty(dim * kv // h, device=device, dtype=dtype)
         )
-        self.multi_head_causal_Wo = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
-        self.multi_head_causal_bo = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
-        self.swiglu_W = nn.Parameter(torch.empty(dim, hidden, device=device, dtype=dtype))
-        self.swiglu_b = nn.Parameter(torch.empty(hidden, device=device, dtype=dtype))
-        self.swiglu_V = nn.Parameter(torch.empty(dim, hidden, device=device, dtype=dtype))
-        self.swiglu_c = nn.Parameter(torch.empty(hidden, device=device, dtype=dtype))
-        self.swiglu_W2 = nn.Parameter(torch.empty(hidden, dim, device=device, dtype=dtype))
-        self.swiglu_b2 = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.multi_head_causal.Wo = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
+        self.multi_head_causal.bo = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.swiglu.W = nn.Parameter(torch.empty(dim, hidden, device=device, dtype=dtype))
+        self.swiglu.b = nn.Parameter(torch.empty(hidden, device=device, dtype=dtype))
+        self.swiglu.V = nn.Parameter(torch.empty(dim, hidden, device=device, dtype=dtype))
+        self.swiglu.c = nn.Parameter(torch.empty(hidden, device=device, dtype=dtype))
+        self.swiglu.W2 = nn.Parameter(torch.empty(hidden, dim, device=device, dtype=dtype))
+        self.swiglu.b2 = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -1683,23 +1718,23 @@ class TransformerBlock(nn.Module):
         for tensor in (self.gain1, self.gain2):
             nn.init.ones_(tensor)
         for tensor in (
-            self.multi_head_causal_Wq,
-            self.multi_head_causal_Wk,
-            self.multi_head_causal_Wv,
-            self.multi_head_causal_Wo,
-            self.swiglu_W,
-            self.swiglu_V,
-            self.swiglu_W2,
+            self.multi_head_causal.Wq,
+            self.multi_head_causal.Wk,
+            self.multi_head_causal.Wv,
+            self.multi_head_causal.Wo,
+            self.swiglu.W,
+            self.swiglu.V,
+            self.swiglu.W2,
         ):
             _uniform(tensor, tensor.shape[-2] ** -0.5)
         for tensor in (
-            self.multi_head_causal_bq,
-            self.multi_head_causal_bk,
-            self.multi_head_causal_bv,
-            self.multi_head_causal_bo,
-            self.swiglu_b,
-            self.swiglu_c,
-            self.swiglu_b2,
+            self.multi_head_causal.bq,
+            self.multi_head_causal.bk,
+            self.multi_head_causal.bv,
+            self.multi_head_causal.bo,
+            self.swiglu.b,
+            self.swiglu.c,
+            self.swiglu.b2,
         ):
             nn.init.zeros_(tensor)
 
@@ -1720,25 +1755,25 @@ class TransformerBlock(nn.Module):
         """The values of the spec in their order."""
         multi_head_causal_x = functional.rms_norm(x, (self.dim,), self.gain1, eps=1e-06)
         multi_head_causal_q = _heads(
-            multi_head_causal_x @ self.multi_head_causal_Wq + self.multi_head_causal_bq, self.h
+            multi_head_causal_x @ self.multi_head_causal.Wq + self.multi_head_causal.bq, self.h
         )
         multi_head_causal_k = _heads(
-            multi_head_causal_x @ self.multi_head_causal_Wk + self.multi_head_causal_bk, self.kv
+            multi_head_causal_x @ self.multi_head_causal.Wk + self.multi_head_causal.bk, self.kv
         )
         multi_head_causal_v = _heads(
-            multi_head_causal_x @ self.multi_head_causal_Wv + self.multi_head_causal_bv, self.kv
+            multi_head_causal_x @ self.multi_head_causal.Wv + self.multi_head_causal.bv, self.kv
         )
         multi_head_causal_out = (
             _merged(causal(multi_head_causal_q, multi_head_causal_k, multi_head_causal_v))
-            @ self.multi_head_causal_Wo
-            + self.multi_head_causal_bo
+            @ self.multi_head_causal.Wo
+            + self.multi_head_causal.bo
         )
         y = x + multi_head_causal_out
         swiglu_x = functional.rms_norm(y, (self.dim,), self.gain2, eps=1e-06)
         swiglu_out = (
-            functional.silu(swiglu_x @ self.swiglu_W + self.swiglu_b)
-            * (swiglu_x @ self.swiglu_V + self.swiglu_c)
-        ) @ self.swiglu_W2 + self.swiglu_b2
+            functional.silu(swiglu_x @ self.swiglu.W + self.swiglu.b)
+            * (swiglu_x @ self.swiglu.V + self.swiglu.c)
+        ) @ self.swiglu.W2 + self.swiglu.b2
         return y + swiglu_out
 
     @torch.no_grad()
@@ -1993,7 +2028,8 @@ def _c_serves(q):
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
     target = os.environ.get("ATTNCC_TARGET", "c")
-    _expect(target in ("c", "torch"), "ATTNCC_TARGET", repr(target), "'c' or 'torch'")
+    if target not in ("c", "torch"):
+        raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
 
 

@@ -22,17 +22,18 @@ HIDDEN = replace(
 APART = replace(PLAIN, batch=2, n=67, m=49, heads=4, q_start=(5, -9), kv_heads=2, name="positions of their own")
 SHORT = replace(PLAIN, n=1, m=33, d=40, e=8, dtype=torch.bfloat16, name="bfloat16, one row")
 HALF = replace(PLAIN, n=33, m=20, d=7, dtype=torch.float16, kv_heads=2, name="float16")
+WIDE = replace(PLAIN, n=33, m=35, e=263, kv_heads=2, name="values wider than a kernel takes")
 DOUBLE = replace(PLAIN, n=37, m=35, kv_heads=2, dtype=torch.float64, name="float64")
 
 # Each brings something that those before it have not.
 SPECS = {
     "sliding_window": (HIDDEN, SHORT, HALF, DOUBLE),
     "sparse_strided": (APART,),  # pieces in layouts, one row's sums handed on
-    "t5_bias": (APART,),  # sums by distance
+    "t5_bias": (APART, WIDE),  # sums by distance
     "additive": (HIDDEN,),  # channel by channel
     "gated_linear_vector": (HIDDEN,),  # sums with gates
-    "windowed_linear": (PLAIN,),  # sums that slide
-    "documents": (HIDDEN,),  # lists of tiles
+    "windowed_linear": (PLAIN, WIDE),  # sums that slide
+    "documents": (HIDDEN, WIDE),  # lists of tiles
     "nsa": (replace(PLAIN, kv_heads=1, heads=2),),  # branches, and lists of rows
 }
 

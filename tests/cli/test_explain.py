@@ -96,6 +96,7 @@ def test_json_has_stable_keys() -> None:
         "not_applied",
         "graphs",
         "head_classes",
+        "later_choices",
         "decoder",
         "longest_call",
         "pieces",

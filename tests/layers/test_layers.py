@@ -11,7 +11,7 @@ from attncc.check.layers.compare import check_layer, made_of
 from attncc.check.layers.sizes import LayerCase, parameters_of, smaller_layer, tensors_of
 from attncc.check.load import load_module
 from attncc.compiler import CompiledLayer, compile_any, read_source
-from tests.layers.shared import LAYERS
+from tests.layers.shared import LAYERS, checked, compiled
 
 PATHS = sorted(LAYERS.glob("*.attn"))
 COMPILED = (  # each with operators and cores that the others lack
@@ -22,9 +22,9 @@ QUICK = (  # whose operators and kinds of cores others have
     "cbam", "channel_attention", "flash_quad", "gated_attention_unit_log", "gated_attention_unit_smooth",
     "gated_attention_unit_unbiased", "gated_convolution", "grouped_query", "linformer_key_value", "linformer_per_head",
     "longformer_layer", "mega_both_ways", "memory_compressed", "multi_query", "non_local_gaussian", "non_local_pooled",
-    "nystromformer_of_batch", "reformer_layer", "retnet_group_norm", "single_headed_block", "sparse_fixed_per_head",
-    "sparse_transformer_fixed", "sparse_transformer_per_head", "strided_convolution", "synthesizer_dense_factorized",
-    "synthesizer_mixture", "synthesizer_random_factorized", "token_elimination",
+    "nsa_layer", "nystromformer_of_batch", "reformer_layer", "retnet_group_norm", "single_headed_block",
+    "sparse_fixed_per_head", "sparse_transformer_fixed", "sparse_transformer_per_head", "strided_convolution",
+    "synthesizer_dense_factorized", "synthesizer_mixture", "synthesizer_random_factorized", "token_elimination",
 )  # fmt: skip
 
 
@@ -63,3 +63,50 @@ def test_it_can_be_compiled_and_exported(path: Path) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     exported = torch.export.export(made, tuple(inputs), {"lengths": lengths})
     torch.testing.assert_close(exported.module()(*inputs, lengths=lengths), expected, rtol=1e-4, atol=1e-4)
+
+
+_CALLED = """
+attention pointed { param sink[H] = 0; pattern = causal; normalize = rows + exp(sink[h]) }
+layer inner(dim) {
+  input x[n, dim]
+  param W[dim, dim], R[dim, 2] = fixed(normal(1))
+  out = x @ W + x @ R @ transposed(R)
+}
+layer block(dim, h = 2) {
+  input x[n, dim]
+  param inner[dim] = ones
+  y = inner(x * inner)
+  z = heads(y, h)
+  out = inner(merge(attend pointed(z, z, z)))
+}
+layer written(dim) {
+  input x[n, dim]
+  y = block(x)
+  param block_y[dim] = ones, block_2[dim]
+  out = block(y) * block_y + block_2 + x
+}
+"""
+
+
+def test_layers_that_are_called_are_parts_of_the_module() -> None:
+    found = compiled(_CALLED.replace("param inner[dim]", "param gain[dim]").replace("x * inner", "x * gain"))
+    module = load_module(found.text, found.spec.name)
+    made = module.Written(8)
+    names = [f"{part}.{name}" for part in ("block", "block_3") for name in
+             ("gain", "inner.W", "inner.R", "inner_2.W", "inner_2.R", "sink")]  # fmt: skip
+    assert sorted(made.state_dict()) == sorted([*names, "block_y", "block_2"])
+    assert {name for name, _ in made.named_buffers()} == {name for name in names if name.endswith("R")}
+    other = module.Written(8)
+    other.load_state_dict(made.state_dict())
+    x = torch.randn(2, 9, 8)
+    assert torch.equal(made(x), other(x))
+    other.block.load_state_dict(made.block_3.state_dict())
+    assert torch.equal(other.block.inner.W, made.block_3.inner.W) and not torch.equal(made(x), other(x))
+    report = checked(found.spec.source.text, quick=True)
+    assert report.ok, "\n".join(report.failures)
+
+
+def test_a_part_takes_no_name_that_its_layer_has() -> None:
+    found = compiled(_CALLED)
+    state = load_module(found.text, found.spec.name).Written(8).state_dict()
+    assert {"block.inner", "block.inner_2.W", "block.inner_3.W"} <= state.keys()

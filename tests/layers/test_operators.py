@@ -213,16 +213,22 @@ def test_layers_call_layers() -> None:
     )
     found = compiled(text)
     assert [(each.name, str(each.type)) for each in found.spec.learned] == [
-        ("feed_forward_W", "[dim, 2 * dim]"),
-        ("feed_forward_gain", "[2 * dim]"),
-        ("feed_forward_V", "[2 * dim, dim]"),
-        ("feed_forward_2_W", "[dim, 4 * dim]"),
-        ("feed_forward_2_gain", "[4 * dim]"),
-        ("feed_forward_2_V", "[4 * dim, dim]"),
+        ("feed_forward.W", "[dim, 2 * dim]"),
+        ("feed_forward.gain", "[2 * dim]"),
+        ("feed_forward.V", "[2 * dim, dim]"),
+        ("feed_forward_2.W", "[dim, 4 * dim]"),
+        ("feed_forward_2.gain", "[4 * dim]"),
+        ("feed_forward_2.V", "[4 * dim, dim]"),
     ]
     assert found.spec.name == "written" and found.plan.decoding == ""
     assert "feed_forward_2_x" not in found.text
     assert checked(text).ok
+
+
+def test_calls_in_calls_are_numbered_as_they_run() -> None:
+    found = compiled(FEED_FORWARD + layer_of("out = feed_forward(feed_forward(x, hidden = dim)) + x"))
+    shapes = {each.name: str(each.type) for each in found.spec.learned}
+    assert shapes["feed_forward.W"] == "[dim, dim]" and shapes["feed_forward_2.W"] == "[dim, 4 * dim]"
 
 
 def test_a_called_layer_has_cores_of_its_own_size() -> None:

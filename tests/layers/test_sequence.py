@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -64,6 +66,7 @@ def test_maps_equal_their_meaning(name: str) -> None:
     assert report.ok, "\n".join(report.failures)
 
 
+BY_RANK = "let s = rank(hash(k, R[h]));"
 TOKEN_BY_TOKEN = ("causal convolutions", "running_sum", "running_mean", "ema", "sinusoids", "shifts", "closed rotation")
 
 
@@ -200,3 +203,110 @@ def test_functions_of_cores_and_of_operators_do_not_meet() -> None:
     )
     report = checked(text)
     assert report.ok, "\n".join(report.failures)
+
+
+@pytest.mark.parametrize(
+    ("core", "reason"),
+    [
+        (f"{BY_RANK} pattern = causal & 0 <= s[i] // 4 - s[j] // 4 <= 1", "keys are ranked"),
+        ("let best = top(3, by = score); pattern = causal & best", "queries choose by keys"),
+        ("let best = top(3, by = score, among = causal); pattern = best", ""),
+        ("let b = hash(k, R[h]); pattern = causal & b[i] == b[j]", ""),
+    ],
+)
+def test_what_later_keys_decide_is_not_causal(core: str, reason: str) -> None:
+    reads = "R[" in core
+    text = f"attention chosen {{ {'input R[H, d, 4]; ' * reads}{core} }}\n" + layer_of(
+        f"param W[dim, dim]{', R[2, dim // 2, 4] = fixed(normal(1))' * reads}; q = heads(x @ W, 2); "
+        f"out = merge(attend chosen(q, q, q{', R' * reads}))"
+    )
+    found = compiled(text)
+    assert found.plan.is_causal == (reason == "") and reason in found.plan.decoding
+    assert checked(text).ok
+
+
+def test_whole_sequences_before_a_core_that_sees_none_later_are_refused_all_the_same() -> None:
+    core = f"attention chosen {{ input R[H, d, 4]; {BY_RANK} pattern = causal & s[i] >= s[j] }}\n"
+    with pytest.raises(AttnError, match="E405"):
+        body = "param R[2, dim // 2, 4]; y = x * mean(x, over = n); z = heads(y, 2)"
+        compiled(core + layer_of(f"{body}; out = merge(attend chosen(z, z, z, R))"))
+
+
+ENDED = "attention blocks(c = 3) { align = start; pattern = c * j + c - 1 <= i }\n"
+OF_BLOCKS = {
+    "pooled twice, turned": (
+        ENDED, "c = 6",
+        ("param W[2, dim, dim]; z = convolve(x, W, stride = 2, before = 0); y = rope(rms_norm(pool_max(z, 3))); "
+        "out = attend blocks(x, y, y, c = c)"), ""
+    ),
+    "convolutions that look back over blocks": (
+        ENDED, "c = 3", ("param W[5, dim, dim], V[4, dim, dim]; "
+        "y = convolve(convolve(x, W, stride = 3, before = 2), V, before = 3); "
+        "out = attend blocks(x, y, pool_max(x, 3), c = c) + attend blocks(x, pool(x, 3), y, c = c)"), ""
+    ),
+    "beside single tokens": (
+        ENDED, "c = 3", ("param W[3, dim]; y = depthwise(x, W, stride = 3, before = 0); "
+        "out = attend blocks(x, y, y, c = c) + attend causal_core(x, x, x)"), ""
+    ),
+    "shifted blocks": (
+        ENDED, "c = 3", "y = shift(pool(x, c)); out = attend blocks(x, y, y, c = c)",
+        "`shift` works along the sequence of blocks"
+    ),
+    "queries that stand at the end": (
+        ENDED.replace("align = start; ", ""), "c = 3", "y = pool(x, c); out = attend blocks(x, y, y, c = c)",
+        ("of the core `blocks`, whose keys are blocks of tokens, the first query stands where the last one decides: "
+        "write `align = start`")
+    ),
+    "how many blocks there are": (
+        ENDED.replace("align", "normalize = m; align"), "c = 3", "y = pool(x, c); out = attend blocks(x, y, y, c = c)",
+        "of the core `blocks`, whose keys are blocks of tokens, something reads how many there are"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_BLOCKS)
+def test_steps_through_blocks(name: str) -> None:
+    core, parameters, body, reason = OF_BLOCKS[name]
+    text = core + layer_of(body, parameters=f"dim, {parameters}")
+    found = compiled(text)
+    assert found.plan.is_causal and found.plan.decoding == reason
+    report = checked(text)
+    assert report.ok, "\n".join(report.failures)
+    assert any(each.name == "steps" for each in report.properties) == (not reason)
+
+
+def test_caches_of_blocks_are_saved_and_moved(tmp_path: Path) -> None:
+    core, parameters, body, _ = OF_BLOCKS["convolutions that look back over blocks"]
+    found = compiled(core + layer_of(body, parameters=f"dim, {parameters}"))
+    module = load_module(found.text, found.spec.name)
+    made, x = module.Written(6).double(), torch.randn(2, 14, 6, dtype=torch.float64)
+    whole = made(x)
+    first, cache = made.step(x[:, :1])
+    second, cache = made.step(x[:, 1:8], cache.to("cpu"))
+    torch.save(cache, tmp_path / "cache.pt")
+    cache = torch.load(tmp_path / "cache.pt", weights_only=False)
+    third, _ = made.step(x[:, 8:], cache)
+    torch.testing.assert_close(torch.cat((first, second, third), 1), whole)
+
+
+def test_means_of_all_blocks_are_later_keys() -> None:
+    core = ENDED.replace("align", "let v = v - mean_over_keys(v); align")
+    found = compiled(core + layer_of("y = pool(x, c); out = attend blocks(x, y, y, c = c)", parameters="dim, c = 3"))
+    assert not found.plan.is_causal and "looks at later keys" in found.plan.decoding
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["pool(x, 0)", "shift(x, 0)", "repeat(x, 0)", "merge(heads(x, 0))", "part(x, 0, 0)", "pool_max(x, n)"],
+)
+def test_counts_are_one_or_more(body: str) -> None:
+    with pytest.raises(AttnError, match="E401"):
+        compiled(layer_of(f"out = {body}"))
+
+
+def test_counts_that_a_module_gets_are_one_or_more() -> None:
+    text = layer_of("out = shift(unpool(pool(x, c), c), c) + attend causal_core(x, x, x)", parameters="dim, c = 3")
+    module = load_module(compiled(text).text, "written")
+    with pytest.raises(ValueError, match="c is 0, expected c >= 1"):
+        module.Written(4, c=0)
+    assert checked(text).ok

@@ -21,7 +21,7 @@ def tensors_of(name: str) -> Tensors:
 # Reformer: queries and keys are the same vectors; a round of hashing gives each a bucket
 
 
-def reformer_spec(rounds: int, c: int, buckets: int, score: str, pattern: str = "true", *, wraps: bool = True) -> Spec:
+def reformer_text(rounds: int, c: int, buckets: int, score: str, pattern: str = "true", *, wraps: bool = True) -> str:
     """Sorted chunks of some rounds; a key counts as often as it is seen, by way of the circle of chunks too."""
     names = [f"b{at}" for at in range(rounds)]
     lines = [f"input R[H, {rounds}, d, {buckets // 2}]"]
@@ -36,7 +36,12 @@ def reformer_spec(rounds: int, c: int, buckets: int, score: str, pattern: str = 
     lines += [f"pattern = ({pattern}) & ({' | '.join(seen)})"]
     lines += [f"score = i == j ? -100 : {score}"]  # -1e5 there: in both a key counts 0 beside another
     lines += [f"weight = exp(score) * ({' + '.join(f'[{each}]' for each in seen)})"]
-    return from_text("\n".join(lines))
+    return "\n".join(lines)
+
+
+def reformer_spec(rounds: int, c: int, buckets: int, score: str, pattern: str = "true", *, wraps: bool = True) -> Spec:
+    """The same as a checked spec."""
+    return from_text(reformer_text(rounds, c, buckets, score, pattern, wraps=wraps))
 
 
 def buckets_of(tensors: Tensors) -> Mapping[str, Tensor]:
@@ -67,8 +72,11 @@ def folded(tensors: Tensors) -> Operands:
     return qk, qk, v, tensors["aux.rotations"].transpose(1, 2)
 
 
+HUGGING_FACE = "dot(q, rms_norm(k) / sqrt(d))"  # keys of length 1, and no scale
+
+
 def _hugging_face(name: str, rounds: int, c: int, buckets: int, pattern: str = "causal", **arguments: object) -> Peer:
-    spec = reformer_spec(rounds, c, buckets, "dot(q, rms_norm(k) / sqrt(d))", pattern)
+    spec = reformer_spec(rounds, c, buckets, HUGGING_FACE, pattern)
     return Peer(name, spec, shared, arguments, lambda _, out: join_heads(out), choices=buckets_of)
 
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from attncc.compiler import CompiledLayer, compile_any, read_source
+from attncc.diagnostics import Source
 from attncc.emit.layers.module import camel_case
 from tests.modules import load_module
-from tests.peers.chosen import tensors_of
+from tests.peers.chosen import HUGGING_FACE, reformer_text, tensors_of
 from tests.peers.common import HERE, SPECS, description
 
 Tensors = Mapping[str, Tensor]
@@ -33,6 +34,7 @@ class LayerPeer:
     built_with: Mapping[str, str] = field(default_factory=dict)
     finish: Callable[[Tensors, Tensor], Tensor] = lambda tensors, out: out
     inputs: Callable[[Tensors], tuple[Tensor, ...]] = lambda tensors: (tensors["in.x"],)
+    text: str = ""  # of a layer that is not in the catalogue
 
 
 def _linear(tensors: Tensors, peer: str, weight: str, bias: str | None = None) -> dict[str, Tensor]:
@@ -164,7 +166,7 @@ def _projected(tensors: Tensors, out: Tensor) -> Tensor:
 
 
 def _block_attention(tensors: Tensors) -> dict[str, Tensor]:
-    gate, spatial = "channel_attention_", "spatial_attention_"
+    gate, spatial = "channel_attention.", "spatial_attention."
     return {
         **_linear(tensors, "ChannelGate.mlp.1", f"{gate}W", f"{gate}b"),
         **_linear(tensors, "ChannelGate.mlp.3", f"{gate}V", f"{gate}c"),
@@ -174,6 +176,26 @@ def _block_attention(tensors: Tensors) -> dict[str, Tensor]:
         f"{spatial}average": tensors["aux.bn_running_mean"],
         f"{spatial}spread": tensors["aux.bn_running_var"],
     }
+
+
+def _shared(tensors: Tensors) -> dict[str, Tensor]:
+    """One projection for queries and keys; rotations are recorded as [heads, d, rounds, buckets / 2]."""
+    found = {**_linear(tensors, "query_key", "Wqk"), **_linear(tensors, "value", "Wv")}
+    return found | {"R": tensors["aux.rotations"].transpose(1, 2)}
+
+
+def _reformer(name: str, rounds: int, c: int, buckets: int, pattern: str, lengths: tuple[int, ...] | None) -> LayerPeer:
+    """A layer of shared queries and keys whose projections, like the peer's, none follows."""
+    text = f"""attention sorted_chunks {{
+      {reformer_text(rounds, c, buckets, HUGGING_FACE, pattern)}
+    }}
+    layer reformer(dim, h = 2) {{
+      input x[n, dim]
+      param Wqk[dim, dim], Wv[dim, dim], R[h, {rounds}, dim // h, {buckets // 2}] = fixed(normal(1))
+      qk = heads(x @ Wqk, h)
+      out = merge(attend sorted_chunks(qk, qk, heads(x @ Wv, h), R))
+    }}"""
+    return LayerPeer(name, "reformer", {"dim": 32}, _shared, lengths, text=text)
 
 
 def _landmarks(tensors: Tensors) -> dict[str, Tensor]:
@@ -243,19 +265,23 @@ PEERS = (
         built_with={"keys": "6"},
         finish=_kept("topk_xtransformers", "aux.mask", hidden=False),
     ),
+    _reformer("reformer_lsh_1round_causal", 1, 8, 8, "causal", None),
+    _reformer("reformer_lsh_4rounds_causal", 4, 16, 8, "causal", None),
+    _reformer("reformer_lsh_2rounds_padding", 2, 8, 6, "true", (48, 38)),
     LayerPeer("synthesizer_dense", "synthesizer_dense", {"dim": 16, "h": 1, "hidden": 32, "longest": 32}, _predicted),
 )
 
 
 @cache
-def _compiled(spec: str, built_with: tuple[tuple[str, str], ...]) -> CompiledLayer:
-    compiled = compile_any(read_source(SPECS / "layers" / f"{spec}.attn"), dict(built_with), in_c=False)
+def _compiled(spec: str, built_with: tuple[tuple[str, str], ...], text: str) -> CompiledLayer:
+    source = Source(f"{spec}.attn", text) if text else read_source(SPECS / "layers" / f"{spec}.attn")
+    compiled = compile_any(source, dict(built_with), in_c=False)
     assert isinstance(compiled, CompiledLayer)
     return compiled
 
 
 def _module(peer: LayerPeer, folder: Path) -> nn.Module:
-    compiled = _compiled(peer.spec, tuple(peer.built_with.items()))
+    compiled = _compiled(peer.spec, tuple(peer.built_with.items()), peer.text)
     path = folder / f"layer_{peer.name}.py"
     path.write_text(compiled.text, encoding="utf-8")
     made: nn.Module = getattr(load_module(path), camel_case(peer.spec))(**peer.arguments)

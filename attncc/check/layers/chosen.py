@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -38,7 +39,7 @@ def recorded(module: ModuleType, layer: Layer) -> Iterator[Choices]:
 
     for core in layer.cores:
         if choices_of(core.spec):
-            function = f"_{core.name}" if hasattr(module, f"_{core.name}") else f"_{core.name}_core"
+            function = _function_of(module, core.name)
             wrap(core.name, function, _core(getattr(module, function), made, core.name))
     if _has_top(layer):
         wrap(TOP, "_top", _top(module._top, made))
@@ -47,6 +48,12 @@ def recorded(module: ModuleType, layer: Layer) -> Iterator[Choices]:
     finally:
         for function, original in wrapped.items():
             setattr(module, function, original)
+
+
+def _function_of(module: ModuleType, core: str) -> str:
+    """What the attention of a core is called: the other name is that of a helper, if there is one."""
+    names = [name for name in (f"_{core}", f"_{core}_core") if hasattr(module, name)]
+    return next(name for name in names if "return_choices" in signature(getattr(module, name)).parameters)
 
 
 def _core(original: Callable[..., Any], made: Choices, name: str) -> Callable[..., Any]:

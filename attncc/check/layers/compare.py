@@ -205,10 +205,12 @@ def check_layer(
     return Report(tuple(verdicts), found)
 
 
-def called(module: ModuleType, plan: LayerPlan, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, list[Tensor]]:
-    """A module with drawn parameters, and its inputs."""
+def called(
+    module: ModuleType, plan: LayerPlan, count: int = 21, dtype: torch.dtype = torch.float64
+) -> tuple[nn.Module, list[Tensor]]:
+    """A module with drawn parameters, and inputs of so many tokens."""
     layer = plan.layer
-    case = LayerCase("property", 2, tuple((name, 21) for name in layer.sequences), (), dtype)
+    case = LayerCase("property", 2, tuple((name, count) for name in layer.sequences), (), dtype)
     parameters = parameters_of(layer)
     tensors = tensors_of(layer, case, parameters)
     made = _filled(made_of(module, layer, parameters).double().eval(), tensors)
@@ -239,18 +241,25 @@ def _some_tokens(type_: Type, x: Tensor, start: int, stop: int) -> Tensor:
 def _causal(module: ModuleType, plan: LayerPlan) -> Property | None:
     if not plan.is_causal:
         return None
-    made, inputs = called(module, plan)
-    layer = plan.layer
-    changed = []
-    for each, x in zip(layer.inputs, inputs, strict=True):
-        axis = _token_axis(each.type)
-        fills = axis is not None and each.type.kind is Kind.REAL
-        changed.append(x.clone().index_fill_(axis, torch.arange(13, 21), 3.0) if fills else x)  # type: ignore[arg-type]
+    layer, count = plan.layer, 45
+    made, inputs = called(module, plan, count)
     by = next(each for each in map(blocks_of, layer.out.type.axes) if each is not None)
-    count = -(-13 // by.length(parameters_of(layer)))  # type: ignore[arg-type]  # real ones are in no axis
-    before, after = (_some_tokens(layer.out.type, made(*each), 0, count) for each in (inputs, changed))
-    ok = torch.allclose(before, after, rtol=1e-12, atol=1e-12)
+    block = by.length(parameters_of(layer))  # type: ignore[arg-type]  # real ones are in no axis
+    whole, ok = made(*inputs), True
+    for cut in (13, 32):
+        changed = [_with_others(each.type, x, cut, count) for each, x in zip(layer.inputs, inputs, strict=True)]
+        before, after = (_some_tokens(layer.out.type, out, 0, -(-cut // block)) for out in (whole, made(*changed)))
+        ok = ok and torch.allclose(before, after, rtol=1e-12, atol=1e-12)
     return Property("causal", None, ok, f"tokens {'read' if ok else 'do not read'} earlier ones alone")
+
+
+def _with_others(type_: Type, x: Tensor, start: int, stop: int) -> Tensor:
+    """The same with other numbers at some tokens."""
+    axis = _token_axis(type_)
+    if axis is None or type_.kind is not Kind.REAL:
+        return x
+    own = torch.arange(start, stop)
+    return x.index_copy(axis, own, 3 - 2 * x.index_select(axis, own.flip(0)))
 
 
 def _steps(module: ModuleType, plan: LayerPlan) -> Property | None:

@@ -21,6 +21,7 @@ from attncc.spec.layers.resolve import load_layer
 _SMALL = (12, 8, 6, 4, 3, 2, 1, 5, 16, 24, 32, 48, 64, 128)
 _LARGEST = 16  # a default above this is replaced
 _CUT = (12, 13, 8, 5, 16, 4)  # for numbers that cores are built with
+_PARTS = (4, 8, 2, 16)  # of these numbers, where they depend on each other
 _LONGEST = 96  # at least what the cases' sequences have, for tables that are indexed by position
 _LONG = Case(batch=1, heads=1, kv_heads=1, n=_LONGEST, m=_LONGEST, d=1, e=1, dtype=torch.float64)
 _MOST_TRIES = 200_000
@@ -79,13 +80,11 @@ def parameters_of(layer: Layer) -> dict[str, int | float]:
 
 def smaller_layer(layer: Layer, given: Mapping[str, str]) -> dict[str, str] | None:
     """Parameters for a copy of the layer whose cores are cut by the cases' lengths; None where they are."""
-    large = [
-        each.name for each in layer.parameters if each.fixed and isinstance(each.value, int) and each.value > _LARGEST
-    ]
-    if not large:
+    fixed = {each.name: each.value for each in layer.parameters if each.fixed and isinstance(each.value, int)}
+    if all(value <= _LARGEST for value in fixed.values()):
         return None
-    for long, value in itertools.product(((), *((each,) for each in large), large), _CUT):
-        chosen = dict(given) | dict.fromkeys(large, str(value)) | dict.fromkeys(long, str(_LONGEST))
+    for smaller in _smaller(fixed):
+        chosen = dict(given) | {name: str(value) for name, value in smaller.items()}
         try:
             copy = load_layer(layer.source, chosen)
             plan_layer(copy)
@@ -94,6 +93,17 @@ def smaller_layer(layer: Layer, given: Mapping[str, str]) -> dict[str, str] | No
         if all(fits(each.spec, _LONG) for each in copy.cores):
             return chosen
     return None
+
+
+def _smaller(fixed: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Values to try: all in the same proportion, where there are several; large ones alike, or as long as the cases."""
+    large = [name for name, value in fixed.items() if value > _LARGEST]
+    for by in _PARTS if len(fixed) > 1 else ():
+        parts = {name: max(value // by, min(value, 2)) for name, value in fixed.items()}
+        yield {name: value if value < _LONGEST // 4 else _CUT[0] for name, value in parts.items()}
+    yield from (dict.fromkeys(large, value) for value in _CUT)
+    for long, value in itertools.product((*((each,) for each in large), large), _CUT):
+        yield dict.fromkeys(large, value) | dict.fromkeys(long, _LONGEST)
 
 
 def _least_lengths(layer: Layer) -> dict[str, tuple[int, ...]]:

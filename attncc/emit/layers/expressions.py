@@ -7,7 +7,7 @@ from itertools import count
 
 from attncc.emit.layers.loops import loop
 from attncc.emit.layers.sequence import KEEPERS, TEXTS
-from attncc.spec.layers.dims import Atom, Ceil, Dim, constant, sequence_of
+from attncc.spec.layers.dims import Atom, Ceil, Dim, blocks_of, constant, sequence_of
 from attncc.spec.layers.model import Node, Op, Type
 
 _SUM, _PRODUCT, _UNARY, _POWER, _ATOM = range(5)
@@ -63,7 +63,13 @@ class Printer:
         """What is called for an operator that reads earlier tokens."""
         helper = KEEPERS[node.op]
         self.helpers.add(helper)
-        return helper if self.keep is None else self.keep(helper)
+        of_tokens = node.along is not None and sequence_of(node.along) is not None
+        return self.keep(helper) if self.keep is not None and of_tokens else helper
+
+    def start(self, node: Node) -> str:
+        """The position of the first token of an operator's argument, or of the first block of tokens."""
+        by = blocks_of(node.along) if node.along is not None else None
+        return "start" if by is None or by == constant(1) else f"start // {_tight(self.dim(by))}"
 
     def free_name(self, name: str) -> str:
         """The name, or one like it that nothing else has."""
@@ -199,16 +205,15 @@ class Printer:
                     f"{x()}[:, {self.dim(node.dims[0])}]" if node.type.batched else f"{x()}[{self.dim(node.dims[0])}]"
                 )
             case Op.POOL:
-                self.helpers |= {"_pool", "_without_padding"}
-                dim = args[0].type.axes[node.axis]
-                return f"_pool({self.text(args[0])}, {node.axis}, {self.dim(node.dims[0])}, {self.lengths_of(dim)})"
+                by, lengths = self.dim(node.dims[0]), self.lengths_of(args[0].type.axes[node.axis])
+                return f"{self.keeper(node)}({self.text(args[0])}, {node.axis}, {by}, {lengths})"
             case Op.REPEAT:
                 return f"{x()}.repeat_interleave({self.dim(node.dims[0])}, {node.axis})"
             case Op.ROTATE:
                 helper = "_rotated" if node.name == "halves" else "_rotated_pairs"
                 self.helpers.add(helper)
                 closed = ", closed=True" if node.numbers[1] else ""
-                return f"{helper}({self.text(args[0])}, {node.numbers[0]!r}, start{closed})"
+                return f"{helper}({self.text(args[0])}, {node.numbers[0]!r}, {self.start(node)}{closed})"
             case Op.EXPAND:
                 return f"{x()}.expand({', '.join([self.batch, *['-1'] * len(node.type.axes)])})"
             case Op.CHOOSE:
@@ -276,3 +281,7 @@ class Printer:
         for each in numbers:
             found = f"torch.clamp({found}, {bound}={each})"
         return found
+
+
+def _tight(text: str) -> str:
+    return f"({text})" if " " in text else text

@@ -38,10 +38,11 @@ def _convolved(x, kernel, stride, before, lengths):
 ''',
     "_convolved_step": '''
 def _convolved_step(x, kernel, stride, before, lengths, kept):
-    """The same for tokens after others, of which the last ones are kept."""
-    before, x = _with_earlier(x, before, kept)
-    found = _convolved(x, kernel, 1, 0, None)
-    return found[..., : x.shape[-2] - before, :], x[..., x.shape[-2] - before :, :].clone()
+    """The same for tokens after others, of which the last ones are kept, and for strides that have ended."""
+    x, count, kept = _with_earlier(x, kernel.shape[-3], stride, before, kept)
+    if not count:
+        return x.new_zeros(*x.shape[:-2], 0, kernel.shape[-1]), kept
+    return _convolved(x, kernel, stride, 0, None)[..., :count, :], kept
 ''',
     "_convolved_apart": '''
 def _convolved_apart(x, kernel, stride, before, lengths):
@@ -54,17 +55,47 @@ def _convolved_apart(x, kernel, stride, before, lengths):
 ''',
     "_convolved_apart_step": '''
 def _convolved_apart_step(x, kernel, stride, before, lengths, kept):
-    """The same for tokens after others, of which the last ones are kept."""
-    before, x = _with_earlier(x, before, kept)
-    found = _convolved_apart(x, kernel, 1, 0, None)
-    return found[..., : x.shape[-2] - before, :], x[..., x.shape[-2] - before :, :].clone()
+    """The same for tokens after others, of which the last ones are kept, and for strides that have ended."""
+    x, count, kept = _with_earlier(x, kernel.shape[-2], stride, before, kept)
+    if not count:
+        return x[..., :0, :], kept
+    return _convolved_apart(x, kernel, stride, 0, None)[..., :count, :], kept
 ''',
     "_with_earlier": '''
-def _with_earlier(x, before, kept):
-    """How many earlier tokens are read, and x behind them: those that were kept, or zeros."""
-    before = before or 0
+def _with_earlier(x, width, stride, before, kept):
+    """The tokens that new entries read, how many of these there are, and what to keep for those to come."""
+    before = max((width - stride) // 2, 0) if before is None else before
     kept = x.new_zeros(*x.shape[:-2], before, x.shape[-1]) if kept is None else kept
-    return before, torch.cat((kept, x), -2)
+    x = torch.cat((kept, x), -2)
+    count = (x.shape[-2] - before) // stride
+    return x[..., : max((count - 1) * stride + width, 0), :], count, x[..., count * stride :, :].clone()
+''',
+    "_pool_step": '''
+def _pool_step(x, axis, by, lengths, kept):
+    """The same for tokens after others, and for blocks that have ended."""
+    x, kept = _ended(x, axis, by, kept)
+    return _pool(x, axis, by, None), kept
+''',
+    "_block_largest_step": '''
+def _block_largest_step(x, axis, by, lengths, kept):
+    """The same for tokens after others, and for blocks that have ended."""
+    x, kept = _ended(x, axis, by, kept)
+    return _block_largest(x, axis, by, None), kept
+''',
+    "_ended": '''
+def _ended(x, axis, by, kept):
+    """The tokens of blocks that have ended, and those of one that has not, which are kept."""
+    x = x if kept is None else torch.cat((kept, x), axis)
+    whole = x.shape[axis] // by * by
+    return x.narrow(axis, 0, whole), x.narrow(axis, whole, x.shape[axis] - whole).clone()
+''',
+    "_with_blocks": '''
+def _with_blocks(values, places, kept):
+    """What a core is called with, where new keys follow those of earlier blocks, and all of them, to be kept."""
+    values = list(values)
+    for at, (place, axis) in enumerate(places):
+        values[place] = torch.cat((kept[at], values[place]), axis) if kept else values[place]
+    return values, tuple(values[place] for place, _ in places)
 ''',
     "_running_sum": '''
 def _running_sum(x):
@@ -155,9 +186,9 @@ def _block_largest(x, axis, by, lengths):
     if lengths is not None:
         there = there & ~_padding(x, axis, lengths)
     x, there = x.masked_fill(~there, least).movedim(axis, -1), there.movedim(axis, -1)
-    more = (0, -x.shape[-1] % by)
-    largest = functional.pad(x, more, value=least).unflatten(-1, (-1, by)).amax(-1)
-    held = functional.pad(there, more).unflatten(-1, (-1, by)).any(-1)
+    more, blocks = (0, -x.shape[-1] % by), (-(-x.shape[-1] // by), by)
+    largest = functional.pad(x, more, value=least).unflatten(-1, blocks).amax(-1)
+    held = functional.pad(there, more).unflatten(-1, blocks).any(-1)
     return largest.masked_fill(~held, 0).movedim(-1, axis)
 ''',
     "_unpool": '''
@@ -222,6 +253,8 @@ CALLS: dict[str, tuple[str, ...]] = {
     "_moved_step": ("_moved",),
     "_convolved": ("_without_padding", "_margins"),
     "_convolved_step": ("_convolved", "_with_earlier"),
+    "_pool_step": ("_pool", "_ended"),
+    "_block_largest_step": ("_block_largest", "_ended"),
     "_convolved_apart": ("_without_padding", "_margins"),
     "_convolved_apart_step": ("_convolved_apart", "_with_earlier"),
     "_running_sum": ("_running_sum_step",),

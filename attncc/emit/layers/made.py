@@ -89,14 +89,23 @@ class Constructor:
 
     def parameters(self) -> list[str]:
         """The learned tensors, empty, and buffers of what is not learned."""
-        found = []
+        found = [f"self.{part} = nn.Module()" for part in self._parts()]
         for each in self.layer.learned:
             empty = f"torch.empty({self._shape(each)}, device=device, dtype=dtype)"
             if each.is_fixed or each.is_running:
-                found.append(f'self.register_buffer("{each.name}", {empty})')
+                part, _, name = f"self.{each.name}".rpartition(".")
+                found.append(f'{part}.register_buffer("{name}", {empty})')
             else:
                 found.append(f"self.{each.name} = nn.Parameter({empty})")
         return found
+
+    def _parts(self) -> list[str]:
+        """Layers that this one calls, as parts that hold what they learn; those of parts come after these."""
+        found: dict[str, None] = {}
+        for each in self.layer.learned:
+            *names, _ = each.name.split(".")
+            found.update(dict.fromkeys(".".join(names[: at + 1]) for at in range(len(names))))
+        return list(found)
 
     def _shape(self, each: Learned) -> str:
         return ", ".join(map(self.printer.dim, each.type.axes)) or "()"

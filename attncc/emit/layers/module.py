@@ -21,6 +21,7 @@ from attncc.plan.decoder import decoder_of, decoders_of
 from attncc.plan.describe import cost_sentence, decoder_sentence, plan_sentence
 from attncc.plan.layers import LayerPlan
 from attncc.plan.model import Mixture, Plan
+from attncc.plan.token_by_token import OF_BLOCKS, calls_blocks
 from attncc.spec.layers.dims import Dim, sequence_of, symbol
 from attncc.spec.layers.model import Input, Kind, Node, Op, sides_of
 from attncc.version import VERSION
@@ -34,7 +35,8 @@ class CallSite:
     function: str
     cache: str
     options: str  # besides the values: `kv_lengths=lengths, form=self.form`
-    split: int | None  # the values from this one on stand behind the cache in a step
+    split: int | None = None  # the values from this one on stand behind the cache in a step
+    blocks: str = ""  # where keys are blocks of tokens: which values belong to them, and their axis of tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,9 @@ def layer_header(plan: LayerPlan) -> str:
             of = f" of `{name}`" + (f", `{branch}`" if branch else "")
             lines += fill(f"Plan{of}: {plan_sentence(each.domain, each.pieces, each.lists)}", 96)
             lines += fill(f"Cost{of}: {cost_sentence(each)}", 96)
+        if name in plan.of_blocks:
+            lines.append(f"Decoder of `{name}`: {OF_BLOCKS}")
+            continue
         found = decoders_of(planned) if isinstance(planned, Mixture) else decoder_of(planned)
         if isinstance(found, str) or not isinstance(found, dict):
             lines += fill(f"Decoder of `{name}`: {decoder_sentence(found)}", 96)
@@ -287,8 +292,12 @@ class _Body:
         options.append("form=self.form")
         data = self.layer.core(node.name).spec.data
         needed = sum(each.maker is None for each in data)
-        split = needed if needed < len(data) else None
-        self.sites.append(CallSite(name, section.function, section.cache, ", ".join(options), split))
+        split, blocks = needed if needed < len(data) else None, ""
+        if not self.plan.decoding and calls_blocks(node):
+            self.printer.helpers.add("_with_blocks")
+            places = [f"({at}, {-2 if each.is_vector else -1})" for at, each in enumerate(data) if each.is_column]
+            blocks = f"({', '.join(places)}{',' * (len(places) == 1)})"
+        self.sites.append(CallSite(name, section.function, section.cache, ", ".join(options), split, blocks))
         return name
 
 

@@ -19,6 +19,8 @@ KEEPERS = {
     Op.RUNNING_SUM: "_running_sum",
     Op.RUNNING_MEAN: "_running_mean",
     Op.AVERAGE: "_averaged",
+    Op.POOL: "_pool",
+    Op.POOL_LARGEST: "_block_largest",
 }
 
 
@@ -57,9 +59,10 @@ def _average_back(printer: Printer, node: Node) -> str:
 
 
 def _pool_max(printer: Printer, node: Node) -> str:
-    printer.helpers.add("_block_largest")
     by = printer.dim(node.dims[0])
-    return f"_block_largest({printer.text(node.args[0])}, {node.axis}, {by}, {_lengths(printer, node, node.axis)})"
+    return (
+        f"{printer.keeper(node)}({printer.text(node.args[0])}, {node.axis}, {by}, {_lengths(printer, node, node.axis)})"
+    )
 
 
 def _unpool(printer: Printer, node: Node) -> str:
@@ -100,7 +103,7 @@ def _batch_norm(printer: Printer, node: Node) -> str:
 def _sinusoids(printer: Printer, node: Node) -> str:
     printer.helpers.add("_sinusoids")
     base, closed = node.numbers
-    return f"_sinusoids({printer.text(node.args[0])}, {base!r}, start, {bool(closed)})"
+    return f"_sinusoids({printer.text(node.args[0])}, {base!r}, {printer.start(node)}, {bool(closed)})"
 
 
 def _identity(printer: Printer, node: Node) -> str:

@@ -132,8 +132,10 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 name = each.name
                 expected = f'f"the width of {q}, {{width}}"'
                 writer.line(f'_expect({name}.shape[3] == width, "{name}", list({name}.shape), {expected})')
-        widths = [f"1 <= {each.name}.shape[3] <= 256" for each in self.full if each not in (self.rows, *wide)]
-        writer.line(f'_expect({" and ".join(["1 <= width <= 256", *widths])}, "the width", shapes, "1 … 256")')
+        free = [f"{each.name}.shape[3] > 0" for each in self.full if each not in (self.rows, *wide)]
+        writer.line('_expect(1 <= width <= 256, "the width", shapes, "1 … 256")')
+        if free:
+            writer.line(f'_expect({" and ".join(free)}, "the width", shapes, "1 or more")')
 
     def _print_others(self, writer: Writer, data: Sequence[Data]) -> None:
         """Data with other axes than q, k and v."""
@@ -224,9 +226,9 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
                 case _ if each == K:
                     lines.append(f"k: [batch, kv heads, m, d]; {heads}.")
                 case _ if each == V and K in self.spec.data:
-                    lines.append("v: [batch, kv heads, m, e]; e up to 256.")
+                    lines.append("v: [batch, kv heads, m, e].")
                 case _ if each == V:
-                    lines.append(f"v: [batch, kv heads, m, e]; e up to 256; {heads}.")
+                    lines.append(f"v: [batch, kv heads, m, e]; {heads}.")
                 case _:
                     axes = ", ".join(
                         "kv heads" if axis is Size.HEADS and each.is_column else _word(axis) for axis in each.axes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from keyword import iskeyword
@@ -35,7 +35,8 @@ class Frame:
 
     scope: dict[str, Node | None] = field(default_factory=dict)
     first: dict[str, Span] = field(default_factory=dict)
-    prefix: str = ""  # of the names of what it defines
+    prefix: str = ""  # of the names of its values
+    part: str = ""  # of the module's parts the one that holds what it learns, and a point: `block.feed_forward.`
     arguments: list[Node] | None = None
     unbound: set[str] = field(default_factory=set)  # parameters that axes of its inputs tell
     later: dict[str, tree.Tree] = field(default_factory=dict)  # defaults that are made of such
@@ -57,8 +58,9 @@ class Body:
         self.parameters: set[str] = set()  # of the layer that is built
         self.expressions: Expressions
         self.sources: list[Source] = []  # of layers that are called
-        self._open: list[str] = []
-        self._prefixes: dict[str, int] = {}
+        self.own: frozenset[str] = frozenset()  # what the statements of the layer that is built define
+        self._open: list[tree.Layer] = []
+        self._parts: dict[str, int] = {}  # how often a part's name was asked for
 
     def define(self, name: str, frame: Frame, what: Callable[[], Node]) -> None:
         """Make a name known; after a mistake in what it stands for, what reads it is not reported again.
@@ -141,7 +143,7 @@ class Body:
             help_ = "each value has one name: choose another"
             self.errors.append(Diagnostic("E203", f"`{name.text}` is defined twice", labels, (), (help_,)))
         frame.first.setdefault(name.text, name.span)
-        self.cores.taken.add(frame.prefix + name.text)
+        self.cores.taken.add(frame.part + name.text)
 
     # --- statements -------------------------------------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class Body:
         if datum.type is not None:
             fail("E403", "what is learned are real numbers", datum.type.span)
         type_ = Type(self._axes(datum, frame, sequences=False))
-        name = frame.prefix + datum.name.text
+        name = frame.part + datum.name.text
         self.learned.append(Learned(name, type_, None, span=datum.span))
         if datum.initial is not None:
             self.initials[name] = datum.initial
@@ -241,17 +243,21 @@ class Body:
         self.take(name, frame, of_module=False)
         made = self.expressions.value(statement.value, frame.scope)
         flat = frame.prefix + name.text
-        named = self.bind(flat, made)
+        named = self.bind(flat, made, is_own=not frame.part)
         if made.type.is_number and (dim := self.expressions.dim(statement.value, frame.scope)) is not None:
             return length(dim, name.span)
         return replace(named, span=name.span)
 
     # --- layers that are called -------------------------------------------------------------------------------
 
-    def bind(self, name: str, value: Node) -> Node:
-        """Give a value a name that nothing else has: it is computed once, however often it is read."""
+    def bind(self, name: str, value: Node, *, is_own: bool = False) -> Node:
+        """Give a value a name that nothing else has: it is computed once, however often it is read.
+
+        A statement of the layer that is built has its `own` name.
+        """
         known = {each for each, _ in self.values} | {each.name for each in self.inputs} | self.parameters | _TAKEN
         known |= {each.name for each in (*self.learned, *self.cores.learned)}
+        known |= self.own if not is_own else frozenset()
         found, count = name, 1
         while found in known:
             count += 1
@@ -273,12 +279,9 @@ class Body:
         """
         layer = self.layers[node.name.text]
         name = layer.name.text
-        if name in self._open or len(self._open) >= _DEEPEST:
+        if layer in self._open or len(self._open) >= _DEEPEST:
             fail("E213", f"the layer `{name}` calls itself", node.span, helps=("layers stand one behind the other",))
-        self._prefixes[name] = self._prefixes.get(name, 0) + 1
-        count = self._prefixes[name]
-        frame = Frame(prefix=f"{name}_" if count == 1 else f"{name}_{count}_", arguments=[], call=node.span)
-        assert frame.arguments is not None
+        arguments: list[Node] = []
         named: dict[str, Node] = {}
         for each in node.arguments:
             value = each.value if isinstance(each, tree.NamedArgument) else each
@@ -286,10 +289,13 @@ class Body:
             if isinstance(each, tree.NamedArgument):
                 named[each.name.text] = made
             else:
-                frame.arguments.append(made)
-        self._open.append(name)
+                arguments.append(made)
+        part = self._part(name, self._open[-1] if self._open else None)  # calls among the arguments come first
+        frame = Frame(prefix=f"{part.replace('.', '_')}_", part=f"{part}.", arguments=arguments, call=node.span)
+        self._open.append(layer)
         self.sources.append(layer.span.source)
-        outer, self.cores.prefix = self.cores.prefix, frame.prefix
+        outer = self.cores.prefix, self.cores.part
+        self.cores.prefix, self.cores.part = frame.prefix, frame.part
         mistakes = len(self.errors)
         try:
             self._bind(layer, named, frame)
@@ -297,13 +303,24 @@ class Body:
             self.check_end(layer, frame)
         finally:
             self._open.pop()
-            self.cores.prefix = outer
+            self.cores.prefix, self.cores.part = outer
         if frame.arguments:
             fail("E404", f"`{name}` takes fewer values", frame.arguments[0].span, "one too many")
         out = frame.scope.get(OUT)
         if len(self.errors) > mistakes or out is None:
             raise Reported
         return out
+
+    def _part(self, name: str, caller: tree.Layer | None) -> str:
+        """The part of the module that holds what a call learns: the layer's name, with a number for further calls."""
+        outer = self.cores.part
+        taken = OF_MODULES | (self.own | self.parameters if caller is None else frozenset(defined(caller)))
+        while True:
+            self._parts[outer + name] = count = self._parts.get(outer + name, 0) + 1
+            found = name if count == 1 else f"{name}_{count}"
+            if found not in taken and outer + found not in self.cores.taken:
+                self.cores.taken.add(outer + found)
+                return outer + found
 
     def _bind(self, layer: tree.Layer, named: dict[str, Node], frame: Frame) -> None:
         """The parameters of a called layer: as given, by default, or told by its inputs."""
@@ -324,6 +341,16 @@ class Body:
             known = [each.name.text for each in layer.parameters]
             message = f"the layer `{layer.name.text}` has no parameter `{name_}`"
             fail("E404", message, value.span, helps=nearest(name_, known))
+
+
+def defined(layer: tree.Layer) -> Iterator[str]:
+    """The names that a layer's statements define."""
+    for statement in layer.statements:
+        match statement:
+            case tree.Declaration(data=data):
+                yield from (each.name.text for each in data)
+            case tree.Field(name=name):
+                yield name.text
 
 
 def _reads(node: tree.Tree, names: set[str]) -> bool:

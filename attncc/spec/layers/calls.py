@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from attncc.diagnostics import Label, Span
-from attncc.spec.layers.algebra import describe
-from attncc.spec.layers.dims import Dim, sequence_of
+from attncc.spec.layers.algebra import ONE, describe, length
+from attncc.spec.layers.dims import RUN_TIME, Dim, sequence_of
 from attncc.spec.layers.findings import fail
-from attncc.spec.layers.model import Divides, Kind, Node, Op
+from attncc.spec.layers.model import NUMBER, Divides, Kind, Node, Op
 from attncc.spec.words import nearest
 from attncc.syntax import tree
 
@@ -120,6 +120,19 @@ class Call:
         found = self.dims.get(key)
         if found is None:
             fail("E401", "a length is made of whole numbers and parameters", node.span, "this is no length")
+        return found
+
+    def positive(self, at: int, name: str) -> Dim:
+        """An argument that is a length of 1 or more: a module is made with such parameters alone."""
+        found = self.dim(at, name)
+        node = self.named[name] if name in self.named else self.values[at]
+        if found.symbols & set(RUN_TIME):
+            fail("E401", f"`{self.name}` takes a number that a call does not decide", node.span, f"this is {found}")
+        if found.number is not None and found.number < 1:
+            fail("E401", f"`{self.name}` takes 1 or more here", node.span, f"this is {found}")
+        if found.number is None:
+            sides = (length(found, node.span), length(ONE, node.span))
+            self.require(Node(Op.COMPARE, sides, NUMBER, name=">=", span=node.span))
         return found
 
     def taken(self, name: str) -> Dim | None:

@@ -40,7 +40,8 @@ class Cores:
         self.fixed: dict[str, Span] = {}  # parameters of the layer that parameters of cores are made of
         self.sizes: dict[str, int | float] = {}  # the values that parameters of the layer have
         self.taken: set[str] = set()  # names of the layer
-        self.prefix = ""  # of what is learned, in a layer that another one calls
+        self.prefix = ""  # of values, in a layer that another one calls
+        self.part = ""  # of the module, which holds what such a layer learns
         self._made: dict[tuple[str, tuple[tuple[str, str], ...]], Core] = {}
         self.expressions: Expressions
 
@@ -233,7 +234,7 @@ class Cores:
 
     def _learned(self, node: tree.Attend, datum: Data, bound: Mapping[Size, _Bound]) -> Node:
         """What a core learns becomes a parameter of the layer under its own name."""
-        name = self.prefix + datum.name
+        name = self.part + datum.name
         if name in self.taken:
             help_ = f"declare a `param` of your own, and pass it: `attend {node.name.text}(…, {datum.name} = …)`"
             message = f"`{node.name.text}` learns `{datum.name}`, and the layer has that name already"

@@ -55,7 +55,7 @@ def _transposed(call: Call) -> Node:
 
 
 def _heads(call: Call) -> Node:
-    x, count = call.x, call.dim(1, "heads")
+    x, count = call.x, call.positive(1, "heads")
     if len(x.type.axes) != 2:
         fail("E401", "`heads` splits [tokens, features]", x.span, str(x.type))
     tokens, features = x.type.axes
@@ -110,7 +110,7 @@ def _concat(call: Call) -> Node:
 
 def _part(call: Call) -> Node:
     """part(x, at, of): of so many equal parts of the features, one."""
-    x, at, of = call.x, call.dim(1, "at"), call.dim(2, "of")
+    x, at, of = call.x, call.dim(1, "at"), call.positive(2, "of")
     axis = call.axis(-1)
     whole = x.type.axes[axis]
     width = whole.over(of)
@@ -153,7 +153,7 @@ def _check_fits(call: Call, end: Dim, whole: Dim) -> None:
 
 
 def _pool(call: Call) -> Node:
-    x, by = call.x, call.dim(1, "by")
+    x, by = call.x, call.positive(1, "by")
     axis = tokens_axis(call, x)
     axes = list(x.type.axes)
     axes[len(axes) + axis] = blocks(axes[axis], by)
@@ -163,7 +163,7 @@ def _pool(call: Call) -> Node:
 
 
 def _repeat(call: Call) -> Node:
-    x, times = call.x, call.dim(1, "times")
+    x, times = call.x, call.positive(1, "times")
     axis = call.axis(-1)
     axes = list(x.type.axes)
     if sequence_of(axes[axis]) is not None:
@@ -175,10 +175,8 @@ def _repeat(call: Call) -> Node:
 
 def _shift(call: Call) -> Node:
     x = call.x
-    by = call.dim(1, "by") if call.count(1) or call.has("by") else ONE
+    by = call.positive(1, "by") if call.count(1) or call.has("by") else ONE
     axis = tokens_axis(call, x)
-    if by.number is None or by.number < 1:
-        fail("E401", "`shift` moves tokens back by 1 or more", call.span, helps=("write `shift(x, 1)`",))
     return Node(Op.SHIFT, (x,), x.type, axis=axis, dims=(by,), span=call.span)
 
 
@@ -199,7 +197,7 @@ def _rope(style: str) -> Callable[[Call], Node]:
 
 
 def _top(call: Call) -> Node:
-    x, count = call.x, call.dim(1, "count")
+    x, count = call.x, call.positive(1, "count")
     if len(x.type.axes) != 1 or sequence_of(x.type.axes[0]) is None or not x.type.batched:
         fail("E401", "`top` compares one number for each token", x.span, f"{x.type}, expected [n]")
     always = call.dim(2, "always") if call.count(2) > 0 or call.has("always") else constant(0)
@@ -228,7 +226,7 @@ def _side(op: Op) -> Callable[[Call], Node]:
         dims: tuple[Dim, ...] = ()
         own = 1.0
         if op is Op.BLOCK_SUMS:
-            dims = call.dim(1, "rows"), call.dim(2, "keys")
+            dims = call.positive(1, "rows"), call.positive(2, "keys")
             axes = blocks(rows, dims[0]), blocks(keys, dims[1])
         elif op is Op.COLUMN_SUMS:
             own = call.number("own", 1.0)

@@ -23,7 +23,7 @@ def _convolve_2d(call: Call) -> Node:
         labels = (Label(x.span, str(x.type)),) if x.span is not None else ()
         text = f"{kernel.type}, expected [features, {axes[0]}, height, width]"
         fail("E401", "`convolve_2d` of shapes that do not fit", kernel.span, text, *labels)
-    stride = call.dim(2, "stride") if call.has("stride") else ONE
+    stride = call.positive(2, "stride") if call.has("stride") else ONE
     made = replace(x.type, axes=(kernel.type.axes[0], *(blocks(each, stride) for each in axes[1:])))
     return Node(Op.CONVOLVE_2D, (x, kernel), made, dims=(stride,), span=call.span)
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from attncc.diagnostics import Diagnostic, Label, Source, Span
 from attncc.spec.layers.algebra import length
-from attncc.spec.layers.body import Body, Frame
+from attncc.spec.layers.body import Body, Frame, defined
 from attncc.spec.layers.cores import Cores
 from attncc.spec.layers.dims import RUN_TIME, Dim, symbol
 from attncc.spec.layers.expressions import Expressions
@@ -130,8 +130,9 @@ class _LayerResolver:
 
     def run(self, overrides: Mapping[str, str]) -> Layer | None:
         self.errors += check_module_name(self.layer.name, "a layer")
-        parameters = self._parameters(overrides)
         body = self.body
+        body.own = frozenset(defined(self.layer))
+        parameters = self._parameters(overrides)
         body.read(self.layer.statements, self.frame)
         if not self.errors:
             body.check_end(self.layer, self.frame)

@@ -35,10 +35,7 @@ def _learned(call: Call, at: int, x: Node, expected: str, fits: Callable[[tuple[
 
 
 def _stride(call: Call) -> Dim:
-    stride = call.dim(2, "stride") if call.has("stride") else ONE
-    if stride.number is not None and stride.number < 1:
-        fail("E401", "a stride is 1 or more", call.named["stride"].span)
-    return stride
+    return call.positive(2, "stride") if call.has("stride") else ONE
 
 
 def _before(call: Call) -> tuple[Dim, ...]:
@@ -92,7 +89,7 @@ def _average(op: Op) -> Callable[[Call], Node]:
 
 
 def _pool_max(call: Call) -> Node:
-    x, by = call.x, call.dim(1, "by")
+    x, by = call.x, call.positive(1, "by")
     axis = tokens_axis(call, x)
     axes = list(x.type.axes)
     axes[len(axes) + axis] = blocks(axes[axis], by)
@@ -101,7 +98,7 @@ def _pool_max(call: Call) -> Node:
 
 
 def _unpool(call: Call) -> Node:
-    x, by = call.x, call.dim(1, "by")
+    x, by = call.x, call.positive(1, "by")
     axis = tokens_axis(call, x)
     axes = list(x.type.axes)
     whole = _whole(axes[axis], by)
@@ -122,9 +119,7 @@ def _whole(few: Dim, by: Dim) -> Dim | None:
 
 
 def _segments(call: Call) -> Node:
-    x, count = _tokens(call), call.dim(1, "count")
-    if not count.symbols and count.number is not None and count.number < 1:
-        fail("E401", "there is one segment or more", call.span)
+    x, count = _tokens(call), call.positive(1, "count")
     axes = (*x.type.axes[:-2], count, x.type.axes[-1])
     made = replace(x.type, axes=axes)
     return Node(Op.SEGMENTS, (x,), made, axis=-2, dims=(count, x.type.axes[-2]),
