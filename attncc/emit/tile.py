@@ -72,6 +72,7 @@ class Kernel:
     at_last: tuple[Node, ...]  # what is left to do to other results than the fixed axis', when every tile has added
     stores: tuple[Node, ...]
     added: tuple[Node, ...] = ()  # sums for the swept axis, which every tile adds to in memory
+    in_order: bool = False  # whether the tiles of a head run one after the other, as they do on CPUs alone
 
     @property
     def swept(self) -> Axis:
@@ -142,7 +143,7 @@ def at_once(columns: Kernel, rows: Kernel | None) -> Kernel | None:
         return None
     room = tuple(replace(node, op=Op.OPERAND, inputs=()) for node in sums)
     sweep = replace(sweep, loads=(*sweep.loads, *room))
-    return replace(columns, name="backward_at_once", sweeps=(sweep,), added=sums)
+    return replace(columns, name="backward_at_once", sweeps=(sweep,), added=sums, in_order=True)
 
 
 def _sweep(graph: Graph, swept: Axis, between: tuple[Node, ...], body: list[Node], reduced: list[Node]) -> Sweep:

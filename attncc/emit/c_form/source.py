@@ -12,6 +12,7 @@ from attncc.emit.c_form.expressions import function_of
 from attncc.emit.c_form.reading import Called, c_name, is_constant, nodes_of
 from attncc.emit.c_form.text import CText
 from attncc.emit.c_form.values import INT, REAL, Variable, address_type
+from attncc.emit.triton_form.scope import CPUS_ALONE
 
 _SIZE = re.compile(r"_size_\d+$")  # of an axis of a table
 
@@ -89,8 +90,8 @@ def _kernel(node: ast.FunctionDef, others: Mapping[str, ast.FunctionDef], commen
     own = [_declared(name, parameters.get(name)) for name in arguments]
     text.line(f"static void {c_name(node.name)}(const Grid program, const Grid programs, {', '.join(own)})")
     text.lines(["{", *translated, "}", ""])
-    adds = any(function_of(call) == "_add_product" for each in everything for call in _calls_in(each))
-    _entry(text, c_name(node.name), arguments, own, in_order=adds)
+    in_order = any(CPUS_ALONE in ast.unparse(each) for each in node.decorator_list)
+    _entry(text, c_name(node.name), arguments, own, in_order=in_order)
     own_constants = tuple(each.arg for each in node.args.args if is_constant(each) and each.arg != "PRECISION")
     whole = tuple(name for name, each in parameters.items() if each.ctype == INT)
     return CKernel(c_name(node.name), tuple(arguments), whole, own_constants, "\n".join(text.written) + "\n")

@@ -78,7 +78,7 @@ def _features(formula, x, batch, heads, length, dtype, defer):
 
 def _may_defer(form, data):
     """Whether what tokens determine may be computed where it is read, as nobody takes gradients."""
-    if form in ("triton", "c") or torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level >= 0:
+    if form == "triton" or torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level >= 0:
         return False
     tensors = [x for x in data if isinstance(x, Tensor)]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):

@@ -76,6 +76,7 @@ class TritonForm(BackwardLaunch):
             if not self.listed:
                 self.print_channels(writer, self.forward)
             self.print_places(writer)
+            self._print_in_order(writer)
             self.print_sums_of_keys(writer)
             self.print_piece_places(writer, self.forward)
             with writer.block("if out.numel():"):
@@ -83,6 +84,23 @@ class TritonForm(BackwardLaunch):
                     self.print_passes(writer, self.forward)
                 else:
                     self.print_launches(writer, self.forward)
+            names = ["out", *self.statistics(), *self.residual()]
+            writer.line(f"return ({', '.join(names)}{',' * (len(names) == 1)})")
+
+    def _print_in_order(self, writer: Writer) -> None:
+        """On CPUs a thread may take a head's tiles one after the other."""
+        if self.carried is None or self.in_order is None:
+            return
+        rows, count = self.core.rows, len(self.carried.terms)
+        asked = f"_in_c({rows}) and batch * heads >= torch.get_num_threads() and out.numel()"
+        with writer.block(f"if by_states and {asked}:"):
+            width = next(each.name for each in self.core.operands if each.width == self.carried.width)
+            sizes = [f"_cdiv({name}.shape[-1], 16) * 16" for name in (width, self.core.values)]
+            kind = f"dtype={self.wide}"
+            writer.line(f"state = {rows}.new_zeros(batch, heads, {count}, {', '.join(sizes)}, {kind})")
+            writer.line(f"plain = {rows}.new_zeros(batch, heads, {count}, {sizes[0]}, {kind})")
+            writer.line(f"summed = {rows}.new_zeros(batch, heads, dtype=torch.int32)")
+            self.print_launch(writer, self.in_order, self.whole)
             names = ["out", *self.statistics(), *self.residual()]
             writer.line(f"return ({', '.join(names)}{',' * (len(names) == 1)})")
 

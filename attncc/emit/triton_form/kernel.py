@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from itertools import pairwise
 
 from attncc.emit.tile import Kernel, Sweep
+from attncc.emit.triton_form.in_order import STATES, SumsInOrder, print_sums_in_order
 from attncc.emit.triton_form.piece import KernelPiece
 from attncc.emit.triton_form.ranges import RangePrinter, Runs
 from attncc.emit.triton_form.results import KernelResults
@@ -50,6 +51,7 @@ class KernelPrinter(TileFunctions, KernelResults):
         widths: the names of all widths of vectors.
         table_axes: the axes of each table.
         numbers: for each call-wide number whether it is a table [batch, heads] (True) or a plain scalar (False).
+        carried: sums that tiles of rows carry from one to the next.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class KernelPrinter(TileFunctions, KernelResults):
         *,
         keeps_residual: bool = False,
         by_states: bool = False,
+        carried: SumsInOrder | None = None,
     ) -> None:
         super().__init__(writer, kernel, table_axes, used, piece, keeps_residual=keeps_residual, by_states=by_states)
         self.domain = piece.domain
         self.widths = widths
         self.numbers = numbers
+        self.in_order = carried
 
     # --- names ------------------------------------------------------------------------------------------------
 
@@ -89,6 +93,7 @@ class KernelPrinter(TileFunctions, KernelResults):
         statistics = [f"{node.name}_ptr" for node in kernel.statistics]
         stores = [f"{name}_ptr" for name in self.results] + ["residual_ptr"] * self.keeps_residual
         stores += [f"{name}_ptr" for name in self.states]
+        stores += [f"{name}_ptr" for name in STATES] if self.in_order is not None else []
         strides = [f"{name}_strides" for name in self.strided]
         numbers = [f"{name}_ptr" if table else name for name, table in self._numbers()]
         numbers += [size for node in self.entries for size in self.sizes(node)]
@@ -332,7 +337,9 @@ class KernelPrinter(TileFunctions, KernelResults):
         for at, sweep in enumerate(self.kernel.sweeps):
             for node in sweep.before:
                 self.writer.line(f"{node.name} = {self.expression(node.value, pair=False)}")
-            if self.rows_fixed:
+            if self.in_order is not None:
+                print_sums_in_order(self, self.in_order)
+            elif self.rows_fixed:
                 with self.writer.block("if not BY_STATES:") if self.takes_sums else nullcontext():
                     if not self.carries or self.piece.resumes != TRUE:
                         self._print_accumulators(sweep)
@@ -350,7 +357,7 @@ class KernelPrinter(TileFunctions, KernelResults):
             with self.writer.block(f"for step in range(0, {steps}):"):
                 self._print_tile_of_step(partial)
                 self.print_call(at, sweep, masked=True)
-            full = [each for each in runs if each.has_full]
+            full = [each for each in runs if each.has_full and self.in_order is None]
             with self.writer.block("if not BY_STATES:") if full and self.by_states else nullcontext():
                 self._print_full(at, sweep, full)
         if self.rows_fixed:

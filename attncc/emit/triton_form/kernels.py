@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attncc.emit.numbers import tables_of
 from attncc.emit.tile import Kernel, at_once, schedule
+from attncc.emit.triton_form.in_order import sums_in_order
 from attncc.emit.triton_form.kernel import KernelPrinter
 from attncc.emit.triton_form.library import library
 from attncc.emit.triton_form.piece import KernelPiece, kernel_pieces, listed_pieces, whole_of
@@ -40,6 +43,10 @@ class Kernels:
         self.sides = self._sides() if plan.states is not None else None
         moves_rows = any(piece.sorts or piece.has_list for piece in self.pieces)
         in_place = self.sides is None and not self.listed and not moves_rows
+        self.carried = None  # sums that tiles of rows hand on, on CPUs alone
+        if self.sides is not None and not self.pieces:
+            self.carried = sums_in_order(self.sides, self.sums(self.whole).running[Axis.ROW])
+        self.in_order = replace(self.forward, name="forward_in_order", in_order=True) if self.carried else None
         self.at_once = at_once(self.columns, self.rows) if in_place else None  # on CPUs alone
 
     def _is_summed_by_row(self, gradient: Node) -> bool:
@@ -108,10 +115,11 @@ class Kernels:
                 axes,
                 tables,
                 self.used,
-                keeps_residual=self.plan.reads_delta and kernel is self.forward,
-                by_states=self.plan.states is not None,
+                keeps_residual=self.plan.reads_delta and kernel in (self.forward, self.in_order),
+                by_states=self.plan.states is not None and not kernel.in_order,
+                carried=self.carried if kernel is self.in_order else None,
             )
-            for kernel in (*self.kernels, self.at_once)
+            for kernel in (*self.kernels, self.in_order, self.at_once)
             if kernel is not None
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from attncc.emit.tile import Kernel
+from attncc.emit.triton_form.in_order import STATES
 from attncc.emit.triton_form.listed_launches import ListedLaunches
 from attncc.emit.triton_form.piece import KernelPiece
 from attncc.emit.triton_form.scope import by_channel, is_literal, is_vector
@@ -21,21 +22,21 @@ class Launches(ListedLaunches):
     def print_launches(self, writer: Writer, kernel: Kernel) -> None:
         """The whole pattern, or, where there are keys enough, one piece after the other."""
         if not self.pieces:
-            self._print_launch(writer, kernel, self.whole)
+            self.print_launch(writer, kernel, self.whole)
             return
         with writer.block("if m < _LEAST_KEYS:"):
-            self._print_launch(writer, kernel, self.whole)
+            self.print_launch(writer, kernel, self.whole)
         with writer.block("else:"):
             for piece in self.pieces:
                 parts = len(piece.domain.classes)
                 if kernel.fixed is Axis.COLUMN and piece.layouts and parts > 1:
                     with writer.block(f"for part in range({len(piece.parts)}):"):
-                        self._print_launch(writer, kernel, piece)
+                        self.print_launch(writer, kernel, piece)
                 elif piece.layouts and self.printer(kernel, piece).offset_sums:
                     with writer.block(f"for residue in range(classes{piece.name}.shape[2]):"):
-                        self._print_launch(writer, kernel, piece)
+                        self.print_launch(writer, kernel, piece)
                 else:
-                    self._print_launch(writer, kernel, piece)
+                    self.print_launch(writer, kernel, piece)
 
     def print_piece_places(self, writer: Writer, *kernels: Kernel) -> None:
         """Where the classes of pieces lie, copies of keys side by side, and room for sums that are handed on."""
@@ -116,7 +117,7 @@ class Launches(ListedLaunches):
                     order = f"_spread_order(rows{own}, {node.name})"
                     writer.line(f"{node.name}.scatter_add_(2, {order}, {node.name}{own})")
 
-    def _print_launch(self, writer: Writer, kernel: Kernel, piece: KernelPiece) -> None:
+    def print_launch(self, writer: Writer, kernel: Kernel, piece: KernelPiece) -> None:
         rows = kernel.fixed is Axis.ROW
         length, block, heads = ("n", "BLOCK_M", "heads") if rows else ("m", "BLOCK_N", "kv_heads")
         printer = self.printer(kernel, piece)
@@ -125,10 +126,12 @@ class Launches(ListedLaunches):
         pointers = operands + [node.name for node in kernel.statistics] + printer.results
         pointers += printer.states
         pointers = [f"{name}{piece.name}" if name in moved else name for name in pointers]
+        pointers += STATES if kernel is self.in_order else ()
         made = [*printer.results] if piece.sorts and kernel is self.forward else []
-        if kernel is self.forward and self.plan.reads_delta:
+        if kernel in (self.forward, self.in_order) and self.plan.reads_delta:
             residual = f"residual{piece.name if piece.sorts else ''} if keep_residual else None"
-            pointers.insert(len(pointers) - len(printer.states), residual)
+            after = STATES if kernel is self.in_order else printer.states
+            pointers.insert(len(pointers) - len(after), residual)
             made += ["residual"] if piece.sorts else []
         sums = printer.states if piece.sorts and kernel is self.forward else []
         for name in made:
@@ -164,7 +167,7 @@ class Launches(ListedLaunches):
         more = [f"most_rows={SHORT}"] if piece.has_list else []
         more += ["by_states=by_states"] if self.sides is not None else []
         groups += [more] if more else []
-        name = f'"{printer.name}"' if kernel.added else printer.name
+        name = f'"{printer.name}"' if kernel.in_order else printer.name
         opening = f'_launch({name}, "{kernel.name}", grid, {self.shapes().arguments},'
         writer.listing(opening, groups, ")")
         for name in made:
@@ -172,5 +175,5 @@ class Launches(ListedLaunches):
         for name in sums:
             with writer.block("if by_states:") if not printer.carries else nullcontext():
                 writer.line(f"_put_back({name}, {name}{piece.name}, rows{piece.name})")
-        if kernel is not self.forward:
+        if kernel not in (self.forward, self.in_order):
             self.print_sums(writer, kernel, piece)

@@ -139,8 +139,8 @@ class KernelScope:
 
     @property
     def decorator(self) -> str:
-        """What stands above functions: those that add to memory in the order of programs are not for GPUs."""
-        return CPUS_ALONE if self.kernel.added else "triton.jit"
+        """What stands above functions."""
+        return CPUS_ALONE if self.kernel.in_order else "triton.jit"
 
     # --- tensors ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,123 @@
+"""Tile program → sums of keys that a head's tiles of rows carry from one to the next, for CPUs alone.
+
+On GPUs all tiles of rows run at once, so that other kernels make the sums of each before. Where one thread has all
+tiles of a head, one after the other, what earlier rows have seen is summed already: a tile adds the keys that are new
+to it, and multiplies its rows with the sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attncc.emit.features import Feature
+from attncc.emit.triton_form.places import KernelPlaces
+from attncc.emit.triton_form.scope import BLOCK, LANES, POSITION, is_vector, width_of
+from attncc.emit.triton_form.sums.running import RunningSums
+from attncc.emit.triton_form.sums.scope import Sides
+from attncc.graph.ops import Axis
+from attncc.rewrite.reassociate import StateSum
+from attncc.spec.expr import Const, Expr, Name, Vector, names_in
+
+STATES = ("state", "plain", "summed")  # what programs read and write: sums of vectors, of numbers, and of how many tiles
+_ONE = Const(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What one term's sums are made of: a vector of a row and one of a key, each times a number of its token."""
+
+    row: str
+    row_factor: Expr
+    key: str
+    key_factor: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class SumsInOrder:
+    """The sums of a plan that can be carried.
+
+    Attributes:
+        values: the operand that is summed.
+        width: the name of the width of all vectors.
+        sums: the sums of a row, by their terms.
+    """
+
+    terms: tuple[Term, ...]
+    values: str
+    width: str
+    sums: tuple[StateSum, ...]
+
+
+def sums_in_order(sides: Sides, running: RunningSums) -> SumsInOrder | None:
+    """None where runs of keys do not grow from the first one on, or terms are no plain products."""
+    payload = sides.payloads[Axis.COLUMN]
+    if running.slides or len(running.segments) != 1 or sides.near or sides.by_query_head:
+        return None
+    if any(each not in (None, _ONE) for each in (*payload.factors, *payload.numbers)):
+        return None
+    pairs = zip(sides.features[Axis.ROW], sides.features[Axis.COLUMN], strict=True)
+    terms = [_term(row, key) for row, key in pairs]
+    widths = {width for each in sides.features[Axis.ROW] for width in each.widths}
+    if len(widths) != 1 or None in terms:
+        return None
+    return SumsInOrder(tuple(filter(None, terms)), payload.vector.name, widths.pop(), sides.sums)
+
+
+def _term(row: Feature, key: Feature) -> Term | None:
+    match row.formulas, key.formulas:
+        case (Vector(name=own),), (Vector(name=other),):
+            return Term(own, row.coefficient, other, key.coefficient)
+    return None
+
+
+def print_sums_in_order(kernel: KernelPlaces, carried: SumsInOrder) -> None:
+    """Take up the keys that are new to the tile, and begin its rows' sums with those of all that were taken up."""
+    writer = kernel.writer
+    count, width, values = len(carried.terms), f"BLOCK_{carried.width.upper()}", "BLOCK_E"
+    writer.line("spot = tl.cast(batch, tl.int64) * heads + head")
+    writer.line("summed = tl.load(summed_ptr + spot)")
+    places = [f"(spot * {count} + {at})" if count > 1 else "spot" for at in range(count)]
+    with writer.block("for tile in range(tl.maximum(summed, f0), f1):"):
+        names = dict.fromkeys((carried.values, *(term.key for term in carried.terms)))
+        for node in kernel.vectors:
+            if node.name in names:
+                sizes = f"{BLOCK[Axis.COLUMN]}, {', '.join(width_of(node))}"
+                place = f"{node.name}_ptr + tile * {node.name}_step"
+                writer.line(f"{node.name} = _load_tile({place}, {kernel.stride(node)}, visible, {sizes}, False)")
+        if any(Name.J in names_in(term.key_factor) for term in carried.terms):
+            lanes = LANES[Axis.COLUMN]
+            writer.line(f"{lanes} = tile * BLOCK_N + tl.arange(0, BLOCK_N)")
+            writer.line(f"{POSITION[Axis.COLUMN]} = {kernel.position(Axis.COLUMN)}")
+        for place, term in zip(places, carried.terms, strict=True):
+            features = _features(kernel, term.key, term.key_factor)
+            product = f"tl.trans({features}), {carried.values}, {width}, {values}"
+            writer.line(f"_add_product(state_ptr + {place} * ({width} * {values}), {values}, {product})")
+            at = f"plain_ptr + {place} * {width} + tl.arange(0, {width})"
+            writer.line(f"numbers = tl.sum({features}, 0)")
+            writer.line(f"tl.store({at}, tl.load({at}) + numbers)")
+    writer.line("tl.store(summed_ptr + spot, tl.maximum(summed, f1))")
+    for one in carried.sums:
+        shape = f"[{BLOCK[Axis.ROW]}, {values}]" if one.of_values else f"[{BLOCK[Axis.ROW]}]"
+        writer.line(f"{one.node} = tl.zeros({shape}, tl.float32)")
+    for at, (place, term) in enumerate(zip(places, carried.terms, strict=True)):
+        features = _features(kernel, term.row, term.row_factor)
+        for one in carried.sums:
+            if at not in one.terms:
+                continue
+            if one.of_values:
+                start = f"state_ptr + {place} * ({width} * {values})"
+                writer.line(f"state = _load_tile({start}, {values}, visible, {width}, {values}, {values}, False)")
+                writer.line(f"{one.node} = _dot({features}, state, {one.node}, PRECISION)")
+            else:
+                writer.line(f"plain = tl.load(plain_ptr + {place} * {width} + tl.arange(0, {width}))")
+                writer.line(f"{one.node} += tl.sum({features} * plain[None, :], 1)")
+
+
+def _features(kernel: KernelPlaces, name: str, factor: Expr) -> str:
+    """A vector times its number, under a name."""
+    if factor == _ONE:
+        return name
+    text = kernel.expression(factor, pair=False)
+    lanes = "[:, None]" if names_in(factor) & {Name.I, Name.J} else ""
+    kernel.writer.line(f"{name}_features = {name} * ({text}){lanes}")
+    return f"{name}_features"
