@@ -10,6 +10,7 @@ import torch
 
 from attncc.check.calls import ways_of
 from attncc.check.compare import compare
+from attncc.check.oracle import dense
 from attncc.check.sizes import Case
 from tests.modules import SMALL, build, build_file
 from tests.random_specs import random_case
@@ -66,6 +67,21 @@ def test_threads_change_who_sums_alone(tmp_path: Path) -> None:
             assert ("_backward_rows_kernel" in kernels) == (count == 4)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", ["linear_transformer_causal", "cosformer_causal"])
+def test_features_are_made_in_tiles_where_nobody_takes_gradients(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build_file(name, tmp_path, in_c=True, **SMALL[name])
+    monkeypatch.setattr(built.module._Deferred, "whole", None)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 1500, 24, generator=generator) for _ in range(3))
+    lengths = torch.tensor([1500, 1333])
+    expected = dense(built.spec, q, k, v, kv_lengths=lengths, dtype=torch.float64).out
+    with torch.no_grad():
+        made = built.module.attention(q, k, v, kv_lengths=lengths, form="c", plan="linear")
+    torch.testing.assert_close(made, expected.float(), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("number", draws(2), ids=lambda number: f"draw-{number}")

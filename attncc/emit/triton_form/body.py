@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attncc.emit.expressions import CONJUNCT
 from attncc.emit.tile import Sweep
+from attncc.emit.triton_form.in_order import SumsInOrder, print_formula
 from attncc.emit.triton_form.pairs import PairPrinter
 from attncc.emit.triton_form.scope import (
     BLOCK,
@@ -26,8 +27,9 @@ from attncc.spec.expr import TRUE, And, Const, Expr
 class BodyPrinter:
     """Writes the statements of one tile body."""
 
-    def __init__(self, kernel: KernelScope, sweep: Sweep) -> None:
+    def __init__(self, kernel: KernelScope, sweep: Sweep, carried: SumsInOrder | None = None) -> None:
         self.kernel = kernel
+        self.carried = carried
         self.sweep = sweep
         self.writer = kernel.writer
         self.swept = kernel.swept
@@ -84,6 +86,7 @@ class BodyPrinter:
                 width, block = width_of(node)
                 arguments = f"{node.name}_ptr, {node.name}_stride, visible, {self.block}, {width}, {block}, MASKED"
                 self.writer.line(f"{node.name} = _load_tile({arguments})")
+                print_formula(self.kernel, self.carried, node)
             elif self.kernel.is_list(node):
                 self.kernel.point_to_lists(node.name, f"{node.name}_ptr")
             elif self.kernel.is_fact(node):

@@ -62,6 +62,7 @@ class TritonForm(BackwardLaunch):
         by_states = ", by_states" if self.sides is not None else ""
         with writer.block(f"def _launch_forward({self.arguments()}{self.scale()}{places}{keep}{by_states}):"):
             writer.line('"""What `_forward` returns, by the Triton kernel."""')
+            self._print_made(writer)
             self.print_operands(writer)
             writer.line(f"batch, heads, n, _ = {rows}.shape")
             kv_heads = "kv_heads, m = {0}.shape[1:3]" if self.sides is not None else "m = {0}.shape[2]"
@@ -87,13 +88,28 @@ class TritonForm(BackwardLaunch):
             names = ["out", *self.statistics(), *self.residual()]
             writer.line(f"return ({', '.join(names)}{',' * (len(names) == 1)})")
 
+    def _asked_in_order(self) -> str:
+        rows = self.core.rows
+        return f"_in_c({rows}) and {rows}.shape[0] * {rows}.shape[1] >= torch.get_num_threads()"
+
+    def _print_made(self, writer: Writer) -> None:
+        """What is made of data, unless a kernel makes it tile by tile."""
+        if self.carried is None or not self.carried.formulas:
+            return
+        writer.line(f"in_order = by_states and {self._asked_in_order()}")
+        names = ", ".join(self.carried.formulas)
+        names += "," * (len(self.carried.formulas) == 1)
+        is_raw = "isinstance(x, _Deferred) and x.x.dtype == x.dtype"
+        writer.line(f"raw = in_order and all({is_raw} for x in ({names}))")
+        writer.line(f"{names} = (x.x if raw else _made(x) for x in ({names}))")
+
     def _print_in_order(self, writer: Writer) -> None:
         """On CPUs a thread may take a head's tiles one after the other."""
         if self.carried is None or self.in_order is None:
             return
         rows, count = self.core.rows, len(self.carried.terms)
-        asked = f"_in_c({rows}) and batch * heads >= torch.get_num_threads() and out.numel()"
-        with writer.block(f"if by_states and {asked}:"):
+        asked = "in_order" if self.carried.formulas else f"by_states and {self._asked_in_order()}"
+        with writer.block(f"if {asked} and out.numel():"):
             width = next(each.name for each in self.core.operands if each.width == self.carried.width)
             sizes = [f"_cdiv({name}.shape[-1], 16) * 16" for name in (width, self.core.values)]
             kind = f"dtype={self.wide}"

@@ -7,18 +7,21 @@ to it, and multiplies its rows with the sums.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attncc.emit.features import Feature
 from attncc.emit.triton_form.places import KernelPlaces
-from attncc.emit.triton_form.scope import BLOCK, LANES, POSITION, is_vector, width_of
+from attncc.emit.triton_form.scope import BLOCK, LANES, POSITION, KernelScope, width_of
 from attncc.emit.triton_form.sums.running import RunningSums
 from attncc.emit.triton_form.sums.scope import Sides
+from attncc.graph.core import Core
+from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
 from attncc.rewrite.reassociate import StateSum
-from attncc.spec.expr import Const, Expr, Name, Vector, names_in
+from attncc.spec.expr import Binary, Call, Const, Expr, Let, Local, Name, Negate, Vector, names_in, rebuild, walk
 
-STATES = ("state", "plain", "summed")  # what programs read and write: sums of vectors, of numbers, and of how many tiles
+STATES = ("state", "plain", "summed")  # what programs hand on: sums of vectors, of numbers, and of how many tiles
 _ONE = Const(1)
 
 
@@ -40,15 +43,18 @@ class SumsInOrder:
         values: the operand that is summed.
         width: the name of the width of all vectors.
         sums: the sums of a row, by their terms.
+        formulas: of operands that are made feature by feature of the data of their token alone, where all are that
+            are made: the kernel may take the data, and make them tile by tile.
     """
 
     terms: tuple[Term, ...]
     values: str
     width: str
     sums: tuple[StateSum, ...]
+    formulas: Mapping[str, Expr]
 
 
-def sums_in_order(sides: Sides, running: RunningSums) -> SumsInOrder | None:
+def sums_in_order(core: Core, sides: Sides, running: RunningSums) -> SumsInOrder | None:
     """None where runs of keys do not grow from the first one on, or terms are no plain products."""
     payload = sides.payloads[Axis.COLUMN]
     if running.slides or len(running.segments) != 1 or sides.near or sides.by_query_head:
@@ -60,7 +66,24 @@ def sums_in_order(sides: Sides, running: RunningSums) -> SumsInOrder | None:
     widths = {width for each in sides.features[Axis.ROW] for width in each.widths}
     if len(widths) != 1 or None in terms:
         return None
-    return SumsInOrder(tuple(filter(None, terms)), payload.vector.name, widths.pop(), sides.sums)
+    return SumsInOrder(tuple(filter(None, terms)), payload.vector.name, widths.pop(), sides.sums, _formulas(core))
+
+
+def _formulas(core: Core) -> dict[str, Expr]:
+    vectors = (each for each in core.operands if each.kind.is_vector and each.value is not None)
+    found = {each.name: _of_feature(each.value, each.name) for each in vectors if each.value is not None}
+    return {name: each for name, each in found.items() if each is not None} if None not in found.values() else {}
+
+
+def _of_feature(value: Expr, name: str) -> Expr | None:
+    """A formula of one feature, under the name of what it makes; None where it is made of more."""
+    if any(not isinstance(each, Vector | Const | Binary | Negate | Call | Let) for each in walk(value)):
+        return None
+
+    def named(expr: Expr) -> Expr:
+        return Local(name) if isinstance(expr, Vector) else rebuild(expr, named)
+
+    return named(value)
 
 
 def _term(row: Feature, key: Feature) -> Term | None:
@@ -84,6 +107,7 @@ def print_sums_in_order(kernel: KernelPlaces, carried: SumsInOrder) -> None:
                 sizes = f"{BLOCK[Axis.COLUMN]}, {', '.join(width_of(node))}"
                 place = f"{node.name}_ptr + tile * {node.name}_step"
                 writer.line(f"{node.name} = _load_tile({place}, {kernel.stride(node)}, visible, {sizes}, False)")
+                print_formula(kernel, carried, node)
         if any(Name.J in names_in(term.key_factor) for term in carried.terms):
             lanes = LANES[Axis.COLUMN]
             writer.line(f"{lanes} = tile * BLOCK_N + tl.arange(0, BLOCK_N)")
@@ -99,10 +123,10 @@ def print_sums_in_order(kernel: KernelPlaces, carried: SumsInOrder) -> None:
     for one in carried.sums:
         shape = f"[{BLOCK[Axis.ROW]}, {values}]" if one.of_values else f"[{BLOCK[Axis.ROW]}]"
         writer.line(f"{one.node} = tl.zeros({shape}, tl.float32)")
-    for at, (place, term) in enumerate(zip(places, carried.terms, strict=True)):
+    for number, (place, term) in enumerate(zip(places, carried.terms, strict=True)):
         features = _features(kernel, term.row, term.row_factor)
         for one in carried.sums:
-            if at not in one.terms:
+            if number not in one.terms:
                 continue
             if one.of_values:
                 start = f"state_ptr + {place} * ({width} * {values})"
@@ -111,6 +135,17 @@ def print_sums_in_order(kernel: KernelPlaces, carried: SumsInOrder) -> None:
             else:
                 writer.line(f"plain = tl.load(plain_ptr + {place} * {width} + tl.arange(0, {width}))")
                 writer.line(f"{one.node} += tl.sum({features} * plain[None, :], 1)")
+
+
+def print_formula(kernel: KernelScope, carried: SumsInOrder | None, node: Node) -> None:
+    """What is made of data that were loaded; beyond their width vectors are 0."""
+    formula = carried.formulas.get(node.name) if carried is not None else None
+    if formula is None:
+        return
+    width, block = width_of(node)
+    with kernel.writer.block("if RAW:"):
+        made = kernel.expression(formula, pair=False)
+        kernel.writer.line(f"{node.name} = tl.where(tl.arange(0, {block})[None, :] < {width}, {made}, 0.0)")
 
 
 def _features(kernel: KernelPlaces, name: str, factor: Expr) -> str:

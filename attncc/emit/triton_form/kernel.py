@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from itertools import pairwise
 
 from attncc.emit.tile import Kernel, Sweep
-from attncc.emit.triton_form.in_order import STATES, SumsInOrder, print_sums_in_order
+from attncc.emit.triton_form.in_order import STATES, SumsInOrder, print_formula, print_sums_in_order
 from attncc.emit.triton_form.piece import KernelPiece
 from attncc.emit.triton_form.ranges import RangePrinter, Runs
 from attncc.emit.triton_form.results import KernelResults
@@ -101,6 +101,7 @@ class KernelPrinter(TileFunctions, KernelResults):
         widths = [constexpr_of(name) for name in self.widths]
         widths = ["GROUP", *widths, *(f"BLOCK_{name}" for name in widths), "PRECISION"]
         widths += ["LIST_M", "LIST_N"] if self.listing is not None else []
+        widths += ["RAW"] if self.in_order is not None and self.in_order.formulas else []
         widths += ["BY_STATES"] * self.by_states + ["BLOCK_M", "BLOCK_N"]
         plain = ", ".join(f'"{name}"' for name in ("n", "m", "k_start", *self.list_arguments))
         writer.line(f"@{self.decorator}(do_not_specialize=[{plain}])")
@@ -185,6 +186,7 @@ class KernelPrinter(TileFunctions, KernelResults):
                 pointer = f"{node.name}_ptr" + (f" + {self.first_of(node)}" if self.offset_sums else "")
                 arguments = f"{pointer}, {self.stride(node)}, {visible}, {BLOCK[fixed]}, {width}, {block}, True"
                 writer.line(f"{node.name} = _load_tile({arguments})")
+                print_formula(self, self.in_order, node)
             elif not is_vector(node):
                 self.load_numbers(node.name, f"{node.name}_ptr + first_vector", visible, fixed, "True")
         self.print_lane_pointers()

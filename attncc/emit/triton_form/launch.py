@@ -44,6 +44,7 @@ class Shapes:
         terms: of sums by states, the widths of each term's factors; None where there are none.
         step: how far apart neighbours of a tile may stand, in tokens.
         at_once: whether there are kernels that add to the gradients of rows.
+        takes_data: whether a kernel may be given data in place of what is made of them.
         edge: how many rows and keys a tile has on CPUs.
     """
 
@@ -58,6 +59,7 @@ class Shapes:
     sums: Sequence[str]
     edge: int
     at_once: bool = False
+    takes_data: bool = False
     added: Sequence[str] = ()
     lists: bool = False
     listing: bool = False
@@ -129,12 +131,13 @@ def host_text(shapes: Shapes) -> str:
         "SIZES": sizes,
         "BLOCK_NAMES": each_block,
         "BLOCKS_OF": blocks_of,
-        "CONSTANTS": ", ".join(constants),
+        "CONSTANTS": ", ".join([*constants, *(["RAW=raw"] if shapes.takes_data else [])]),
         "ROOM_FOR_TILES": _ROOM_FOR_TILES * shapes.at_once,
         "EDGE": str(shapes.edge),
         "MOST_ROWS": ", most_rows=256" * shapes.lists,
         "THE_MOST": ", most_rows" * shapes.lists,
         "BY_STATES": ", by_states=False" * (shapes.terms is not None),
+        "RAW": ", raw=False" * shapes.takes_data,
         "THE_STATES": ", by_states" * (shapes.terms is not None),
         "WIDTH_CONSTANTS": "".join(f'"{constexpr_of(name)}": {name}, ' for name in names).strip(),
         "TERM_NAMES": ", ".join(of_terms),
@@ -235,7 +238,7 @@ def _room_for_tiles(x, step=1):
 
 _LAUNCH_REST = '''
 
-<ROOM_FOR_TILES>def _launch(kernel, name, grid, <ARGUMENTS>, *arguments<BY_STATES><MOST_ROWS>):
+<ROOM_FOR_TILES>def _launch(kernel, name, grid, <ARGUMENTS>, *arguments<BY_STATES><RAW><MOST_ROWS>):
     """Run a kernel, specialised by the widths of <WIDTHS>."""
     <NAMES> = <SIZES>
     <BLOCK_NAMES> = <BLOCKS_OF>

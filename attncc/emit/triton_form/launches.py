@@ -166,6 +166,7 @@ class Launches(ListedLaunches):
         groups = [pointers, own, strides, ["n", m, "k_start", *about, *numbers]]
         more = [f"most_rows={SHORT}"] if piece.has_list else []
         more += ["by_states=by_states"] if self.sides is not None else []
+        more += ["raw=raw"] if kernel is self.in_order and self.carried and self.carried.formulas else []
         groups += [more] if more else []
         name = f'"{printer.name}"' if kernel.in_order else printer.name
         opening = f'_launch({name}, "{kernel.name}", grid, {self.shapes().arguments},'

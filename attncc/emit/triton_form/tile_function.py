@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attncc.emit.tile import Sweep
 from attncc.emit.triton_form.body import BodyPrinter
+from attncc.emit.triton_form.in_order import SumsInOrder
 from attncc.emit.triton_form.places import KernelPlaces
 from attncc.emit.triton_form.scope import (
     BLOCK,
@@ -28,6 +29,8 @@ from attncc.graph.ops import Axis
 
 class TileFunctions(KernelPlaces):
     """The tile bodies of one kernel, as functions."""
+
+    in_order: SumsInOrder | None = None  # sums that tiles of rows carry from one to the next
 
     def tile_name(self, at: int) -> str:
         """The helper of one sweep."""
@@ -71,6 +74,7 @@ class TileFunctions(KernelPlaces):
         constexprs = [name for node in loads if is_vector(node) for name in width_of(node)]
         constexprs += [name for node in self.channels if node.name in read for name in width_of(node)]
         constexprs += [BLOCK[Axis.ROW], BLOCK[Axis.COLUMN], "PRECISION"]
+        constexprs += ["RAW"] if self.in_order is not None and self.in_order.formulas else []
         return parameters, list(dict.fromkeys(constexprs))
 
     def _lanes_from(self) -> str:
@@ -119,7 +123,7 @@ class TileFunctions(KernelPlaces):
         self.writer.line(f"@{self.decorator}")
         self.writer.listing(f"def {self.tile_name(at)}(", [*parameters, typed], "):")
         with self.writer.indented():
-            BodyPrinter(self, sweep).print()
+            BodyPrinter(self, sweep, self.in_order).print()
         self.writer.drop_unread(start)
         self.writer.line()
         self.writer.line()
