@@ -73,7 +73,7 @@ def test_threads_change_who_sums_alone(tmp_path: Path) -> None:
 def test_features_are_made_in_tiles_where_nobody_takes_gradients(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = build_file(name, tmp_path, in_c=True, **SMALL[name])
+    built = build_file(name, tmp_path, in_c=True)
     monkeypatch.setattr(built.module._Deferred, "whole", None)
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 2, 1500, 24, generator=generator) for _ in range(3))

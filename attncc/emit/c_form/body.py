@@ -197,6 +197,9 @@ class FunctionTranslator(TileStatements, StoreStatements):
         else:
             target = self.variable(name, found.dims, found.ctype)
             self.add(step_of(found, target, names_read(node), guard), found.dims)
+            if target.turned and not target.is_parameter:  # its transpose, which others read, changes with it
+                self.flush()
+                self.turn(target)
 
     def _is_alias(self, name: str, node: ast.expr) -> bool:
         """Whether a name is another one of what never changes."""
