@@ -906,6 +906,7 @@ if triton is not None:
         dq = dq_total * d_dot_factor
         _store_tile(dq_ptr + first_vector * D, visible, dq, BLOCK_M, D, BLOCK_D)
 
+
 def _one_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
     """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
     q = arguments["q_ptr"]
@@ -1198,7 +1199,7 @@ def _one_batched(q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
 
 
 def _one_forward_in_kernels(*args):
-    """`_one_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    """`_one_launch_forward`, of 256 features of values at a time."""
     if args[2].shape[-1] <= 256:
         return _one_launch_forward(*args)
     values = args[2].split(256, -1)
@@ -1210,7 +1211,7 @@ def _one_forward_in_kernels(*args):
 
 
 def _one_backward_in_kernels(*args):
-    """`_one_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    """`_one_launch_backward` in the same way: gradients of values are joined, others added."""
     width, found = args[2].shape[-1], []
     if width <= 256:
         return _one_launch_backward(*args)
@@ -1975,6 +1976,7 @@ if triton is not None:
         d_q2 = d_q2_total * d_dot_factor
         _store_tile(d_q2_ptr + first_vector * D, visible, d_q2, BLOCK_M, D, BLOCK_D)
 
+
 def _two_prune(configs, arguments, *, BLOCK_D, BLOCK_E, **_):
     """The configs that fit into shared memory: resident and streamed tiles, two tiles of pairs."""
     q2 = arguments["q2_ptr"]
@@ -2274,7 +2276,7 @@ def _operands(v, q2, k2, scale, q_start, k_start, q_starts, kv_lengths):
 
 
 def _two_forward_in_kernels(*args):
-    """`_two_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    """`_two_launch_forward`, of 256 features of values at a time."""
     if args[2].shape[-1] <= 256:
         return _two_launch_forward(*args)
     values = args[2].split(256, -1)
@@ -2286,7 +2288,7 @@ def _two_forward_in_kernels(*args):
 
 
 def _two_backward_in_kernels(*args):
-    """`_two_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    """`_two_launch_backward` in the same way: gradients of values are joined, others added."""
     width, found = args[2].shape[-1], []
     if width <= 256:
         return _two_launch_backward(*args)
@@ -3029,7 +3031,7 @@ def _c_cache():
 def _c_tile(widest, edge, n, most_rows=256):
     """Rows and keys of a tile, `edge` at most: few enough for half of a core's cache.
 
-    A handful of rows have small tiles; else lengths change nothing, as kernels are compiled for a tile.
+    Few rows have small tiles. Other lengths change nothing, as kernels are compiled for tiles.
     """
     while edge > 16 and 4 * edge * (4 * widest + 3 * edge) > _c_cache() // 2:
         edge //= 2
@@ -3476,10 +3478,13 @@ INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const in
 typedef real four __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 #if defined(__clang__) || __GNUC__ >= 12
 #define pick(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#elif defined(DOUBLE)
-#define pick(a, b, ...) __builtin_shuffle(a, b, (int64_t __attribute__((vector_size(32)))){__VA_ARGS__})
 #else
-#define pick(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#ifdef DOUBLE
+typedef int64_t picks __attribute__((vector_size(4 * sizeof(real))));
+#else
+typedef int32_t picks __attribute__((vector_size(4 * sizeof(real))));
+#endif
+#define pick(a, b, ...) __builtin_shuffle(a, b, (picks){__VA_ARGS__})
 #endif
 
 INLINE void turn_four(const real *from, int64_t row, real *to, int64_t to_row)
@@ -3560,8 +3565,8 @@ INLINE void sum_block(const int rows, const int vectors, int inner, const real *
 BLOCKS_OF(1) BLOCKS_OF(2) BLOCKS_OF(3) BLOCKS_OF(4)
 BLOCKS_OF(5) BLOCKS_OF(6) BLOCKS_OF(7) BLOCKS_OF(8)
 
-typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *, int64_t,
-                    int);
+typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *,
+                    int64_t, int);
 
 INLINE Blocks *blocks_of(const int rows, const int vectors)
 {
@@ -3587,7 +3592,8 @@ INLINE void multiply_columns(const int vectors, const int rows, const int inner,
     const int blocks = ceil_div(rows, most), each = rows / blocks, wide = rows % blocks;
     const int rest = wide * (each + 1);
     if (wide)
-        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step,
+                                     adds);
     blocks_of(each, vectors)(blocks - wide, inner, a + rest * a_row, a_row, a_inner, b, b_step,
                              out + rest * out_step, out_step, adds);
 }

@@ -1120,7 +1120,7 @@ def _grid(length, block, heads, batch):
     return lambda meta: (_cdiv(length, meta[block]), heads, batch)
 
 
-def _launch(kernel, name, grid, q_of_row, k_of_key, v, *arguments, by_states=False):
+def _launch(kernel, name, grid, q_of_row, k_of_key, v, *arguments, by_states=False, raw=False):
     """Run a kernel, specialised by the widths of q_of_row and v."""
     d, e = q_of_row.shape[-1], v.shape[-1]
     block_d, block_e = _block(d), _block(e)
@@ -1134,7 +1134,7 @@ def _launch(kernel, name, grid, q_of_row, k_of_key, v, *arguments, by_states=Fal
     run(
         *arguments,
         GROUP=q_of_row.shape[1] // k_of_key.shape[1],
-        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e, BY_STATES=by_states,
+        D=d, E=e, BLOCK_D=block_d, BLOCK_E=block_e, BY_STATES=by_states, RAW=raw,
         PRECISION="tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
         enable_fp_fusion=True,
     )  # fmt: skip
@@ -1268,6 +1268,15 @@ def _launch_forward(
     q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, keep_residual, by_states
 ):
     """What `_forward` returns, by the Triton kernel."""
+    in_order = (
+        by_states
+        and _in_c(q_of_row)
+        and q_of_row.shape[0] * q_of_row.shape[1] >= torch.get_num_threads()
+    )
+    raw = in_order and all(
+        isinstance(x, _Deferred) and x.x.dtype == x.dtype for x in (q_of_row, k_of_key)
+    )
+    q_of_row, k_of_key = (x.x if raw else _made(x) for x in (q_of_row, k_of_key))
     q_of_row, k_of_key, v = _dense(q_of_row), _dense(k_of_key), _dense(v)
     batch, heads, n, _ = q_of_row.shape
     kv_heads, m = k_of_key.shape[1:3]
@@ -1276,6 +1285,29 @@ def _launch_forward(
     lse = q_of_row.new_empty(batch, heads, n, dtype=_wide(q_of_row.dtype))
     residual = q_of_row.new_empty(batch, heads, n, v.shape[-1] if keep_residual else 0)
     starts, lengths = _places(q_of_row, k_of_key, q_start, q_starts, kv_lengths)
+    if in_order and out.numel():
+        state = q_of_row.new_zeros(
+            batch,
+            heads,
+            1,
+            _cdiv(q_of_row.shape[-1], 16) * 16,
+            _cdiv(v.shape[-1], 16) * 16,
+            dtype=_wide(q_of_row.dtype),
+        )
+        plain = q_of_row.new_zeros(
+            batch, heads, 1, _cdiv(q_of_row.shape[-1], 16) * 16, dtype=_wide(q_of_row.dtype)
+        )
+        summed = q_of_row.new_zeros(batch, heads, dtype=torch.int32)
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch("_forward_in_order_kernel", "forward_in_order", grid, q_of_row, k_of_key, v,
+            q_of_row, k_of_key, v, out, inverse, lse, residual if keep_residual else None, state,
+            plain, summed,
+            starts, lengths,
+            q_of_row.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
+            n, m, k_start,
+            by_states=by_states, raw=raw,
+        )  # fmt: skip
+        return (out, inverse, lse, residual)
     if by_states:
         rows_state = q_of_row.new_zeros(batch, heads, n, dtype=_wide(q_of_row.dtype))
         total_state = q_of_row.new_zeros(batch, heads, n, v.shape[-1], dtype=_wide(q_of_row.dtype))
@@ -2766,7 +2798,7 @@ def _features(formula, x, batch, heads, length, dtype, defer):
 def _may_defer(form, data):
     """Whether what tokens determine may be computed where it is read, as nobody takes gradients."""
     if (
-        form in ("triton", "c")
+        form == "triton"
         or torch.compiler.is_compiling()
         or torch.autograd.forward_ad._current_level >= 0
     ):
@@ -2821,7 +2853,7 @@ def _vectors(x, batch, heads, length, dtype):
 
 
 def _forward_in_kernels(*args):
-    """`_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    """`_launch_forward`, of 256 features of values at a time."""
     if args[2].shape[-1] <= 256:
         return _launch_forward(*args)
     values = args[2].split(256, -1)
@@ -2833,7 +2865,7 @@ def _forward_in_kernels(*args):
 
 
 def _backward_in_kernels(*args):
-    """`_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    """`_launch_backward` in the same way: gradients of values are joined, others added."""
     width, found = args[2].shape[-1], []
     if width <= 256:
         return _launch_backward(*args)
@@ -2852,7 +2884,7 @@ def _backward_in_kernels(*args):
 
 def _run(q_of_row, k_of_key, v, scale, q_start, k_start, q_starts, kv_lengths, form, keep_residual):
     by_states = _takes_states(form, q_of_row, v, q_start, k_start)
-    if not by_states or not form.startswith("torch"):
+    if not by_states:
         q_of_row = _made(q_of_row)
         k_of_key = _made(k_of_key)
         v = _made(v)
@@ -3290,7 +3322,7 @@ def _c_cache():
 def _c_tile(widest, edge, n, most_rows=256):
     """Rows and keys of a tile, `edge` at most: few enough for half of a core's cache.
 
-    A handful of rows have small tiles; else lengths change nothing, as kernels are compiled for a tile.
+    Few rows have small tiles. Other lengths change nothing, as kernels are compiled for tiles.
     """
     while edge > 16 and 4 * edge * (4 * widest + 3 * edge) > _c_cache() // 2:
         edge //= 2
@@ -3737,10 +3769,13 @@ INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const in
 typedef real four __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 #if defined(__clang__) || __GNUC__ >= 12
 #define pick(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#elif defined(DOUBLE)
-#define pick(a, b, ...) __builtin_shuffle(a, b, (int64_t __attribute__((vector_size(32)))){__VA_ARGS__})
 #else
-#define pick(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#ifdef DOUBLE
+typedef int64_t picks __attribute__((vector_size(4 * sizeof(real))));
+#else
+typedef int32_t picks __attribute__((vector_size(4 * sizeof(real))));
+#endif
+#define pick(a, b, ...) __builtin_shuffle(a, b, (picks){__VA_ARGS__})
 #endif
 
 INLINE void turn_four(const real *from, int64_t row, real *to, int64_t to_row)
@@ -3821,8 +3856,8 @@ INLINE void sum_block(const int rows, const int vectors, int inner, const real *
 BLOCKS_OF(1) BLOCKS_OF(2) BLOCKS_OF(3) BLOCKS_OF(4)
 BLOCKS_OF(5) BLOCKS_OF(6) BLOCKS_OF(7) BLOCKS_OF(8)
 
-typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *, int64_t,
-                    int);
+typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *,
+                    int64_t, int);
 
 INLINE Blocks *blocks_of(const int rows, const int vectors)
 {
@@ -3848,7 +3883,8 @@ INLINE void multiply_columns(const int vectors, const int rows, const int inner,
     const int blocks = ceil_div(rows, most), each = rows / blocks, wide = rows % blocks;
     const int rest = wide * (each + 1);
     if (wide)
-        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step,
+                                     adds);
     blocks_of(each, vectors)(blocks - wide, inner, a + rest * a_row, a_row, a_inner, b, b_step,
                              out + rest * out_step, out_step, adds);
 }
@@ -4406,6 +4442,254 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_of_key
         backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_of_key_ptr, v_ptr, inverse_ptr,
                 delta_ptr, d_q_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides,
                 k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
+}
+""",
+    ),
+    "_forward_in_order_kernel": _CKernel(
+        "_forward_in_order_kernel",
+        (
+            "q_of_row_ptr k_of_key_ptr v_ptr out_ptr inverse_ptr lse_ptr residual_ptr "
+            "state_ptr plain_ptr summed_ptr q_start_ptr kv_lengths_ptr q_of_row_strides "
+            "k_of_key_strides v_strides n m k_start GROUP D E RAW"
+        ),
+        "n m k_start GROUP D E RAW",
+        "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+INLINE void forward_in_order_tile(real *restrict rows, real (*restrict total)[BLOCK_E],
+        real (*restrict q_of_row)[BLOCK_D], const real (*restrict q_of_row_turned)[BLOCK_M],
+        k_of_key_type *k_of_key_ptr, v_type *v_ptr, int64_t k_of_key_stride, int64_t v_stride,
+        int column, int low, int high, int D, int E, int RAW, const int MASKED)
+{
+    int visible[BLOCK_N];
+    real k_of_key[BLOCK_N][BLOCK_D];
+    real dot_q_of_rowk_of_key[BLOCK_N][BLOCK_M];
+    real rows_sum[BLOCK_M];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++) {
+        const int column_lanes = column + c;
+        visible[c] = (column_lanes >= low) & (column_lanes < high);
+    }
+    copy_rows(k_of_key_type, &k_of_key[0][0], k_of_key_ptr, k_of_key_stride, MASKED ? visible
+            : NULL, BLOCK_N, D, BLOCK_D);
+    if (RAW) {
+        for (int c = 0; c < BLOCK_N; c++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_D; x++)
+                k_of_key[c][x] = x < D ? elu_plus_one_of(k_of_key[c][x]) : R(0.0);
+        }
+    }
+    multiply(BLOCK_N, BLOCK_D, BLOCK_M, &k_of_key[0][0], BLOCK_D, 1, &q_of_row_turned[0][0],
+            BLOCK_M, &dot_q_of_rowk_of_key[0][0], BLOCK_M, 0);
+    for (int r = 0; r < BLOCK_M; r++)
+        rows_sum[r] = R(0.0);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++) {
+            if (MASKED) dot_q_of_rowk_of_key[c][r] = visible[c] ? dot_q_of_rowk_of_key[c][r]
+                    : R(0.0);
+            rows_sum[r] += dot_q_of_rowk_of_key[c][r];
+        }
+    }
+    v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
+            BLOCK_E);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        rows[r] = rows[r] + rows_sum[r];
+    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &dot_q_of_rowk_of_key[0][0], 1, BLOCK_M, v.at, v.step,
+            &total[0][0], BLOCK_E, 1);
+}
+
+static void forward_in_order_kernel(const Grid program, const Grid programs,
+        q_of_row_type *q_of_row_ptr, k_of_key_type *k_of_key_ptr, v_type *v_ptr, out_type *out_ptr,
+        inverse_type *inverse_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
+        state_type *state_ptr, plain_type *plain_ptr, summed_type *summed_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
+        const int64_t *k_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
+        int GROUP, int D, int E, int RAW)
+{
+    int row_lanes[BLOCK_M];
+    int visible[BLOCK_M];
+    real q_of_row[BLOCK_M][BLOCK_D];
+    real q_of_row_turned[BLOCK_D][BLOCK_M];
+    real k_of_key[BLOCK_N][BLOCK_D];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    real numbers[BLOCK_D];
+    real rows[BLOCK_M];
+    real total[BLOCK_M][BLOCK_E];
+    plain_value plain[BLOCK_D];
+    real rows_sum[BLOCK_M];
+    Rows state;
+    real state_room[BLOCK_D][BLOCK_E];
+    int tile_;
+    real norm[BLOCK_M];
+    real out[BLOCK_M][BLOCK_E];
+    real inverse[BLOCK_M];
+    real lse[BLOCK_M];
+    real residual[BLOCK_M][BLOCK_E];
+    // first row of the tile
+    int row = program.x * BLOCK_M;
+    int head = program.y;
+    int batch = program.z;
+    int heads = programs.y;
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        row_lanes[r] = row + r;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    q_of_row_ptr = q_of_row_ptr + ((int64_t)batch * q_of_row_strides[0] + (int64_t)head
+            * q_of_row_strides[1]);
+    q_of_row_ptr = q_of_row_ptr + (int64_t)row * q_of_row_strides[2];
+    k_of_key_ptr = k_of_key_ptr + ((int64_t)batch * k_of_key_strides[0] + (int64_t)(head / GROUP)
+            * k_of_key_strides[1]);
+    v_ptr = v_ptr + ((int64_t)batch * v_strides[0] + (int64_t)(head / GROUP) * v_strides[1]);
+    int64_t k_of_key_step = k_of_key_strides[2] * BLOCK_N;
+    int64_t v_step = v_strides[2] * BLOCK_N;
+    int64_t first_vector = ((int64_t)batch * heads + head) * n + row;
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        visible[r] = row_lanes[r] < n;
+    copy_rows(q_of_row_type, &q_of_row[0][0], q_of_row_ptr, q_of_row_strides[2], visible, BLOCK_M,
+            D, BLOCK_D);
+    turn(BLOCK_M, BLOCK_D, &q_of_row[0][0], BLOCK_D, 1, &q_of_row_turned[0][0]);
+    if (RAW) {
+        for (int r = 0; r < BLOCK_M; r++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_D; x++)
+                q_of_row[r][x] = x < D ? elu_plus_one_of(q_of_row[r][x]) : R(0.0);
+        }
+        turn(BLOCK_M, BLOCK_D, &q_of_row[0][0], BLOCK_D, 1, &q_of_row_turned[0][0]);
+    }
+    // Positions of the tile's first and last row; [low, high) are the keys that it may see.
+    int low = 0;
+    int high = keys;
+    int t0 = low / BLOCK_N;
+    int t1 = larger(ceil_div(larger(high, 0), BLOCK_N), t0);
+    int full_low = 0;
+    int full_high = keys;
+    int f0 = smaller(larger(ceil_div(full_low, BLOCK_N), t0), t1);
+    int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
+    int64_t spot = (int64_t)batch * heads + head;
+    summed_value summed = number_of((summed_ptr + spot)[0]);
+    for (int tile = larger(summed, f0); tile < f1; tile++) {
+        copy_rows(k_of_key_type, &k_of_key[0][0], k_of_key_ptr + tile * k_of_key_step,
+                k_of_key_strides[2], NULL, BLOCK_N, D, BLOCK_D);
+        if (RAW) {
+            for (int c = 0; c < BLOCK_N; c++) {
+                #pragma omp simd
+                for (int x = 0; x < BLOCK_D; x++)
+                    k_of_key[c][x] = x < D ? elu_plus_one_of(k_of_key[c][x]) : R(0.0);
+            }
+        }
+        v = load_rows(v_type, &v_room[0][0], v_ptr + tile * v_step, v_strides[2], NULL, BLOCK_N, E,
+                BLOCK_E);
+        multiply(BLOCK_D, BLOCK_N, BLOCK_E, &k_of_key[0][0], 1, BLOCK_D, v.at, v.step, state_ptr
+                + spot * (BLOCK_D * BLOCK_E), BLOCK_E, 1);
+        for (int x = 0; x < BLOCK_D; x++)
+            numbers[x] = R(0.0);
+        for (int c = 0; c < BLOCK_N; c++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_D; x++)
+                numbers[x] += k_of_key[c][x];
+        }
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            put(plain_type, (plain_ptr + spot * BLOCK_D)[x], number_of((plain_ptr + spot
+                    * BLOCK_D)[x]) + numbers[x]);
+    }
+    put(summed_type, (summed_ptr + spot)[0], larger(summed, f1));
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        rows[r] = 0;
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            total[r][x] = 0;
+    }
+    #pragma omp simd
+    for (int x = 0; x < BLOCK_D; x++)
+        plain[x] = number_of((plain_ptr + spot * BLOCK_D)[x]);
+    for (int r = 0; r < BLOCK_M; r++) {
+        real rows_sum_here = R(0.0);
+        #pragma omp simd reduction(+:rows_sum_here)
+        for (int x = 0; x < BLOCK_D; x++)
+            rows_sum_here += q_of_row[r][x] * plain[x];
+        rows_sum[r] = rows_sum_here;
+    }
+    state = load_rows(state_type, &state_room[0][0], state_ptr + spot * (BLOCK_D * BLOCK_E),
+            BLOCK_E, NULL, BLOCK_D, BLOCK_E, BLOCK_E);
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        rows[r] = rows[r] + rows_sum[r];
+    multiply(BLOCK_M, BLOCK_D, BLOCK_E, &q_of_row[0][0], BLOCK_D, 1, state.at, state.step,
+            &total[0][0], BLOCK_E, 1);
+    for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
+        tile_ = t0 + step;
+        tile_ = tile_ < f0 ? tile_ : tile_ + (f1 - f0);
+        forward_in_order_tile(rows, total, q_of_row, q_of_row_turned, k_of_key_ptr + tile_
+                * k_of_key_step, v_ptr + tile_ * v_step, k_of_key_strides[2], v_strides[2], tile_
+                * BLOCK_N, low, high, D, E, RAW, 1);
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        norm[r] = rows[r] + R(1e-06);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            out[r][x] = total[r][x] * inverse_of(norm[r]);
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        inverse[r] = norm[r] == 0 ? R(0.0) : 1 / norm[r];
+        lse[r] = log_or_none_of(norm[r]);
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        if (!(visible[r])) continue;
+        out_type *to = out_ptr + first_vector * E + (int64_t)r * (E);
+        #pragma omp simd
+        for (int x = 0; x < E; x++)
+            put(out_type, to[x], out[r][x]);
+    }
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++) {
+        if (visible[r]) put(inverse_type, (inverse_ptr + first_vector)[r], inverse[r]);
+        if (visible[r]) put(lse_type, (lse_ptr + first_vector)[r], lse[r]);
+    }
+    // what rounding takes from `out`, for backward
+    if (residual_ptr != NULL) {
+        for (int r = 0; r < BLOCK_M; r++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_E; x++)
+                residual[r][x] = out[r][x] - rounded(out_type, out[r][x]);
+        }
+        for (int r = 0; r < BLOCK_M; r++) {
+            if (!(visible[r])) continue;
+            residual_type *to = residual_ptr + first_vector * E + (int64_t)r * (E);
+            #pragma omp simd
+            for (int x = 0; x < E; x++)
+                put(residual_type, to[x], residual[r][x]);
+        }
+    }
+}
+
+void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+        k_of_key_type *k_of_key_ptr, v_type *v_ptr, out_type *out_ptr, inverse_type *inverse_ptr,
+        lse_type *lse_ptr, residual_type *residual_ptr, state_type *state_ptr,
+        plain_type *plain_ptr, summed_type *summed_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
+        const int64_t *k_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
+        int GROUP, int D, int E, int RAW)
+{
+    #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        forward_in_order_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr,
+                out_ptr, inverse_ptr, lse_ptr, residual_ptr, state_ptr, plain_ptr, summed_ptr,
+                q_start_ptr, kv_lengths_ptr, q_of_row_strides, k_of_key_strides, v_strides, n, m,
+                k_start, GROUP, D, E, RAW);
 }
 """,
     ),

@@ -1179,6 +1179,31 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, by_s
     out = q.new_empty(batch, heads, n, v.shape[-1])
     norm, inverse = _kernel_numbers(q, k, v, scale, kv_lengths)
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
+    if (
+        by_states
+        and _in_c(q)
+        and q.shape[0] * q.shape[1] >= torch.get_num_threads()
+        and out.numel()
+    ):
+        state = q.new_zeros(
+            batch,
+            heads,
+            1,
+            _cdiv(q.shape[-1], 16) * 16,
+            _cdiv(v.shape[-1], 16) * 16,
+            dtype=_wide(q.dtype),
+        )
+        plain = q.new_zeros(batch, heads, 1, _cdiv(q.shape[-1], 16) * 16, dtype=_wide(q.dtype))
+        summed = q.new_zeros(batch, heads, dtype=torch.int32)
+        grid = _grid(n, "BLOCK_M", heads, batch)
+        _launch("_forward_in_order_kernel", "forward_in_order", grid, q, k, v,
+            q, k, v, out, state, plain, summed,
+            starts, lengths,
+            q.stride()[:3], k.stride()[:3], v.stride()[:3],
+            n, m, k_start, norm,
+            by_states=by_states,
+        )  # fmt: skip
+        return (out,)
     if by_states:
         total_state = q.new_zeros(batch, heads, n, v.shape[-1], dtype=_wide(q.dtype))
     else:  # not read
@@ -2503,7 +2528,7 @@ def _reciprocal(x):
 
 
 def _forward_in_kernels(*args):
-    """`_launch_forward`: 256 features of the values at a time, for weights do not depend on them."""
+    """`_launch_forward`, of 256 features of values at a time."""
     if args[2].shape[-1] <= 256:
         return _launch_forward(*args)
     values = args[2].split(256, -1)
@@ -2515,7 +2540,7 @@ def _forward_in_kernels(*args):
 
 
 def _backward_in_kernels(*args):
-    """`_launch_backward` in the same way: gradients of values lie side by side, others add up."""
+    """`_launch_backward` in the same way: gradients of values are joined, others added."""
     width, found = args[2].shape[-1], []
     if width <= 256:
         return _launch_backward(*args)
@@ -2913,7 +2938,7 @@ def _c_cache():
 def _c_tile(widest, edge, n, most_rows=256):
     """Rows and keys of a tile, `edge` at most: few enough for half of a core's cache.
 
-    A handful of rows have small tiles; else lengths change nothing, as kernels are compiled for a tile.
+    Few rows have small tiles. Other lengths change nothing, as kernels are compiled for tiles.
     """
     while edge > 16 and 4 * edge * (4 * widest + 3 * edge) > _c_cache() // 2:
         edge //= 2
@@ -3360,10 +3385,13 @@ INLINE Rows rows_of_real(real *room, const real *start, int64_t stride, const in
 typedef real four __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 #if defined(__clang__) || __GNUC__ >= 12
 #define pick(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#elif defined(DOUBLE)
-#define pick(a, b, ...) __builtin_shuffle(a, b, (int64_t __attribute__((vector_size(32)))){__VA_ARGS__})
 #else
-#define pick(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#ifdef DOUBLE
+typedef int64_t picks __attribute__((vector_size(4 * sizeof(real))));
+#else
+typedef int32_t picks __attribute__((vector_size(4 * sizeof(real))));
+#endif
+#define pick(a, b, ...) __builtin_shuffle(a, b, (picks){__VA_ARGS__})
 #endif
 
 INLINE void turn_four(const real *from, int64_t row, real *to, int64_t to_row)
@@ -3444,8 +3472,8 @@ INLINE void sum_block(const int rows, const int vectors, int inner, const real *
 BLOCKS_OF(1) BLOCKS_OF(2) BLOCKS_OF(3) BLOCKS_OF(4)
 BLOCKS_OF(5) BLOCKS_OF(6) BLOCKS_OF(7) BLOCKS_OF(8)
 
-typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *, int64_t,
-                    int);
+typedef void Blocks(int, int, const real *, int64_t, int64_t, const real *, int64_t, real *,
+                    int64_t, int);
 
 INLINE Blocks *blocks_of(const int rows, const int vectors)
 {
@@ -3471,7 +3499,8 @@ INLINE void multiply_columns(const int vectors, const int rows, const int inner,
     const int blocks = ceil_div(rows, most), each = rows / blocks, wide = rows % blocks;
     const int rest = wide * (each + 1);
     if (wide)
-        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        blocks_of(each + 1, vectors)(wide, inner, a, a_row, a_inner, b, b_step, out, out_step,
+                                     adds);
     blocks_of(each, vectors)(blocks - wide, inner, a + rest * a_row, a_row, a_inner, b, b_step,
                              out + rest * out_step, out_step, adds);
 }
@@ -3929,6 +3958,164 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_type *
         backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_ptr, v_ptr, dq_ptr,
                 q_start_ptr, kv_lengths_ptr, d_out_strides, k_strides, v_strides, n, m, k_start,
                 norm, inverse, GROUP, D, E);
+}
+""",
+    ),
+    "_forward_in_order_kernel": _CKernel(
+        "_forward_in_order_kernel",
+        (
+            "q_ptr k_ptr v_ptr out_ptr state_ptr plain_ptr summed_ptr q_start_ptr "
+            "kv_lengths_ptr q_strides k_strides v_strides n m k_start norm GROUP D E"
+        ),
+        "n m k_start GROUP D E",
+        "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        r"""
+INLINE void forward_in_order_tile(real (*restrict total)[BLOCK_E], const Rows q,
+        const real (*restrict q_turned)[BLOCK_M], k_type *k_ptr, v_type *v_ptr, int64_t k_stride,
+        int64_t v_stride, int column, int low, int high, int D, int E, const int MASKED)
+{
+    int visible[BLOCK_N];
+    Rows k;
+    real k_room[BLOCK_N][BLOCK_D];
+    real dot_qk[BLOCK_N][BLOCK_M];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    #pragma omp simd
+    for (int c = 0; c < BLOCK_N; c++) {
+        const int column_lanes = column + c;
+        visible[c] = (column_lanes >= low) & (column_lanes < high);
+    }
+    k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
+            BLOCK_D);
+    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
+            BLOCK_M, 0);
+    v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
+            BLOCK_E);
+    for (int c = 0; c < BLOCK_N; c++) {
+        #pragma omp simd
+        for (int r = 0; r < BLOCK_M; r++)
+            if (MASKED) dot_qk[c][r] = visible[c] ? dot_qk[c][r] : R(0.0);
+    }
+    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &dot_qk[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
+            BLOCK_E, 1);
+}
+
+static void forward_in_order_kernel(const Grid program, const Grid programs, q_type *q_ptr,
+        k_type *k_ptr, v_type *v_ptr, out_type *out_ptr, state_type *state_ptr,
+        plain_type *plain_ptr, summed_type *summed_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *k_strides,
+        const int64_t *v_strides, int n, int m, int k_start, real norm, int GROUP, int D, int E)
+{
+    int row_lanes[BLOCK_M];
+    int visible[BLOCK_M];
+    Rows q;
+    real q_room[BLOCK_M][BLOCK_D];
+    real q_turned[BLOCK_D][BLOCK_M];
+    Rows k;
+    real k_room[BLOCK_N][BLOCK_D];
+    Rows v;
+    real v_room[BLOCK_N][BLOCK_E];
+    real numbers[BLOCK_D];
+    real total[BLOCK_M][BLOCK_E];
+    Rows state;
+    real state_room[BLOCK_D][BLOCK_E];
+    int tile_;
+    real out[BLOCK_M][BLOCK_E];
+    // first row of the tile
+    int row = program.x * BLOCK_M;
+    int head = program.y;
+    int batch = program.z;
+    int heads = programs.y;
+    int keys = smaller(m, (int)number_of((kv_lengths_ptr + batch)[0]));
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        row_lanes[r] = row + r;
+    // Offsets of whole tiles are 64 bits wide, those within a tile 32.
+    q_ptr = q_ptr + ((int64_t)batch * q_strides[0] + (int64_t)head * q_strides[1]);
+    q_ptr = q_ptr + (int64_t)row * q_strides[2];
+    k_ptr = k_ptr + ((int64_t)batch * k_strides[0] + (int64_t)(head / GROUP) * k_strides[1]);
+    v_ptr = v_ptr + ((int64_t)batch * v_strides[0] + (int64_t)(head / GROUP) * v_strides[1]);
+    int64_t k_step = k_strides[2] * BLOCK_N;
+    int64_t v_step = v_strides[2] * BLOCK_N;
+    int64_t first_vector = ((int64_t)batch * heads + head) * n + row;
+    #pragma omp simd
+    for (int r = 0; r < BLOCK_M; r++)
+        visible[r] = row_lanes[r] < n;
+    q = load_rows(q_type, &q_room[0][0], q_ptr, q_strides[2], visible, BLOCK_M, D, BLOCK_D);
+    turn(BLOCK_M, BLOCK_D, q.at, q.step, 1, &q_turned[0][0]);
+    // Positions of the tile's first and last row; [low, high) are the keys that it may see.
+    int low = 0;
+    int high = keys;
+    int t0 = low / BLOCK_N;
+    int t1 = larger(ceil_div(larger(high, 0), BLOCK_N), t0);
+    int full_low = 0;
+    int full_high = keys;
+    int f0 = smaller(larger(ceil_div(full_low, BLOCK_N), t0), t1);
+    int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
+    int64_t spot = (int64_t)batch * heads + head;
+    summed_value summed = number_of((summed_ptr + spot)[0]);
+    for (int tile = larger(summed, f0); tile < f1; tile++) {
+        k = load_rows(k_type, &k_room[0][0], k_ptr + tile * k_step, k_strides[2], NULL, BLOCK_N, D,
+                BLOCK_D);
+        v = load_rows(v_type, &v_room[0][0], v_ptr + tile * v_step, v_strides[2], NULL, BLOCK_N, E,
+                BLOCK_E);
+        multiply(BLOCK_D, BLOCK_N, BLOCK_E, k.at, 1, k.step, v.at, v.step, state_ptr + spot
+                * (BLOCK_D * BLOCK_E), BLOCK_E, 1);
+        for (int x = 0; x < BLOCK_D; x++)
+            numbers[x] = R(0.0);
+        for (int c = 0; c < BLOCK_N; c++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_D; x++)
+                numbers[x] += k.at[c * k.step + x];
+        }
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            put(plain_type, (plain_ptr + spot * BLOCK_D)[x], number_of((plain_ptr + spot
+                    * BLOCK_D)[x]) + numbers[x]);
+    }
+    put(summed_type, (summed_ptr + spot)[0], larger(summed, f1));
+    state = load_rows(state_type, &state_room[0][0], state_ptr + spot * (BLOCK_D * BLOCK_E),
+            BLOCK_E, NULL, BLOCK_D, BLOCK_E, BLOCK_E);
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            total[r][x] = 0;
+    }
+    multiply(BLOCK_M, BLOCK_D, BLOCK_E, q.at, q.step, 1, state.at, state.step, &total[0][0],
+            BLOCK_E, 1);
+    for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
+        tile_ = t0 + step;
+        tile_ = tile_ < f0 ? tile_ : tile_ + (f1 - f0);
+        forward_in_order_tile(total, q, q_turned, k_ptr + tile_ * k_step, v_ptr + tile_ * v_step,
+                k_strides[2], v_strides[2], tile_ * BLOCK_N, low, high, D, E, 1);
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_E; x++)
+            out[r][x] = total[r][x] * inverse_of(norm);
+    }
+    for (int r = 0; r < BLOCK_M; r++) {
+        if (!(visible[r])) continue;
+        out_type *to = out_ptr + first_vector * E + (int64_t)r * (E);
+        #pragma omp simd
+        for (int x = 0; x < E; x++)
+            put(out_type, to[x], out[r][x]);
+    }
+}
+
+void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
+        out_type *out_ptr, state_type *state_ptr, plain_type *plain_ptr, summed_type *summed_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start, double norm,
+        int GROUP, int D, int E)
+{
+    #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
+    for (int z = 0; z < programs.z; z++)
+    for (int y = 0; y < programs.y; y++)
+    for (int x = 0; x < programs.x; x++)
+        forward_in_order_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, state_ptr,
+                plain_ptr, summed_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides,
+                n, m, k_start, norm, GROUP, D, E);
 }
 """,
     ),

@@ -29,5 +29,5 @@ def _pairs(domain: Domain, pieces: Pieces | None, edge: int) -> int:
     """The pairs that a call computes, related or not."""
     call = Call(_TOKENS, _TOKENS, _HEADS, 0, (edge, edge))
     if pieces is None or call.m < pieces.least:
-        return density(domain, call).scores
-    return sum(density_of_piece(each, call).scores for each in pieces.pieces)
+        return density(domain, call, pairs=0).scores  # related ones need not be counted
+    return sum(density_of_piece(each, call, pairs=0).scores for each in pieces.pieces)

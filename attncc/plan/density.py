@@ -102,13 +102,13 @@ def density(domain: Domain, call: Call, pairs: int | None = None) -> Density:
     return _measured(list(_groups(parts, call)), call.tile, pairs)
 
 
-def density_of_piece(piece: Piece, call: Call) -> Density:
-    """The density of one piece, in its layout.
+def density_of_piece(piece: Piece, call: Call, pairs: int | None = None) -> Density:
+    """The density of one piece, in its layout; `pairs` as in `density`.
 
     Raises:
         IndexError: as `density`.
     """
-    return _measured(list(_groups(piece.parts, call)), piece.parts[0].tile(call.tile))
+    return _measured(list(_groups(piece.parts, call)), piece.parts[0].tile(call.tile), pairs)
 
 
 def _groups(parts: Iterable[Part], call: Call) -> Iterator[_Group]:

@@ -70,10 +70,10 @@ def _without_marked(text: str) -> str:
         if isinstance(each, ast.FunctionDef) and CPUS_ALONE in ast.unparse(each.decorator_list[0])
     ]
     for each in reversed(marked):
-        first, last = each.decorator_list[0].lineno - 1, each.end_lineno or 0
-        while last < len(lines) and not lines[last].strip():
-            last += 1
-        del lines[first:last]
+        first = each.decorator_list[0].lineno - 1
+        while not lines[first - 1].strip():
+            first -= 1
+        del lines[first : each.end_lineno]
     return "\n".join(lines)
 
 

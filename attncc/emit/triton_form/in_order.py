@@ -14,7 +14,7 @@ from attncc.emit.features import Feature
 from attncc.emit.triton_form.places import KernelPlaces
 from attncc.emit.triton_form.scope import BLOCK, LANES, POSITION, KernelScope, width_of
 from attncc.emit.triton_form.sums.running import RunningSums
-from attncc.emit.triton_form.sums.scope import Sides
+from attncc.emit.triton_form.sums.scope import Sides, leaves
 from attncc.graph.core import Core
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
@@ -54,8 +54,12 @@ class SumsInOrder:
     formulas: Mapping[str, Expr]
 
 
-def sums_in_order(core: Core, sides: Sides, running: RunningSums) -> SumsInOrder | None:
-    """None where runs of keys do not grow from the first one on, or terms are no plain products."""
+def sums_in_order(core: Core, sides: Sides, running: RunningSums, known: frozenset[str]) -> SumsInOrder | None:
+    """None where runs of keys do not grow from the first one on, or terms are no plain products.
+
+    Args:
+        known: the numbers of the call that the kernel has.
+    """
     payload = sides.payloads[Axis.COLUMN]
     if running.slides or len(running.segments) != 1 or sides.near or sides.by_query_head:
         return None
@@ -63,6 +67,9 @@ def sums_in_order(core: Core, sides: Sides, running: RunningSums) -> SumsInOrder
         return None
     pairs = zip(sides.features[Axis.ROW], sides.features[Axis.COLUMN], strict=True)
     terms = [_term(row, key) for row, key in pairs]
+    factors = [factor for each in terms if each is not None for factor in (each.row_factor, each.key_factor)]
+    if any(each.name not in known for factor in factors for each in leaves(factor)):
+        return None
     widths = {width for each in sides.features[Axis.ROW] for width in each.widths}
     if len(widths) != 1 or None in terms:
         return None

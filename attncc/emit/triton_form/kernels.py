@@ -45,7 +45,9 @@ class Kernels:
         in_place = self.sides is None and not self.listed and not moves_rows
         self.carried = None  # sums that tiles of rows hand on, on CPUs alone
         if self.sides is not None and not self.pieces:
-            self.carried = sums_in_order(plan.core, self.sides, self.sums(self.whole).running[Axis.ROW])
+            known = frozenset(node.name for node in self.forward.uniform)
+            running = self.sums(self.whole).running[Axis.ROW]
+            self.carried = sums_in_order(plan.core, self.sides, running, known)
         self.in_order = replace(self.forward, name="forward_in_order", in_order=True) if self.carried else None
         self.at_once = at_once(self.columns, self.rows) if in_place else None  # on CPUs alone
 
@@ -114,7 +116,7 @@ class Kernels:
                 self.widths,
                 axes,
                 tables,
-                self.used,
+                set() if kernel.in_order else self.used,  # in C there is all of the library
                 keeps_residual=self.plan.reads_delta and kernel in (self.forward, self.in_order),
                 by_states=self.plan.states is not None and not kernel.in_order,
                 carried=self.carried if kernel is self.in_order else None,
