@@ -1137,7 +1137,8 @@ def _operands(q, k, v, a, scale, q_start, k_start, q_starts, kv_lengths):
     n = q.shape[2]
     dtype = q.dtype
     wide = _wide(dtype)
-    a_of_row = _vectors(a.to(wide)[:, None], batch, heads, n, dtype)
+    a_wide = a.to(wide)
+    a_of_row = _vectors(a_wide[:, None], batch, heads, n, dtype)
     return q, a_of_row, k, v
 
 

@@ -2499,7 +2499,8 @@ def _combined(all, q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     dtype = all.dtype
     wide = _wide(dtype)
     q_wide = q.to(wide)
-    return (torch.sigmoid(q_wide) * all.to(wide)).to(dtype)
+    all_wide = all.to(wide)
+    return (torch.sigmoid(q_wide) * all_wide).to(dtype)
 
 
 def attention(

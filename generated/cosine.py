@@ -1165,8 +1165,9 @@ def _operands(q, k, v, temperature, q_start, k_start, q_starts, kv_lengths):
         m,
         dtype,
     )
+    temperature_wide = temperature.to(wide)
     temperature_of_row = _numbers_of(
-        torch.exp(_minimum(temperature.to(wide)[:, None, None], 4.605170185988092)),
+        torch.exp(_minimum(temperature_wide[:, None, None], 4.605170185988092)),
         batch,
         heads,
         n,

@@ -2731,14 +2731,20 @@ def _combined(
     """one - (exp(dot(a1, b1)) - exp(dot(a2, b2)) + 0.8) * two"""
     dtype = one.dtype
     wide = _wide(dtype)
+    one_wide = one.to(wide)
+    a1_wide = a1.to(wide)
+    b1_wide = b1.to(wide)
+    a2_wide = a2.to(wide)
+    b2_wide = b2.to(wide)
+    two_wide = two.to(wide)
     return (
-        one.to(wide)
+        one_wide
         - (
-            torch.exp((a1.to(wide) * b1.to(wide)).sum(-1, keepdim=True))
-            - torch.exp((a2.to(wide) * b2.to(wide)).sum(-1, keepdim=True))
+            torch.exp((a1_wide * b1_wide).sum(-1, keepdim=True))
+            - torch.exp((a2_wide * b2_wide).sum(-1, keepdim=True))
             + 0.8
         )
-        * two.to(wide)
+        * two_wide
     ).to(dtype)
 
 

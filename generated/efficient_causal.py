@@ -4773,7 +4773,8 @@ def _combined(mean, q, k, v, scale, q_start, k_start, q_starts, kv_lengths):
     """mean"""
     dtype = mean.dtype
     wide = _wide(dtype)
-    return (mean.to(wide)).to(dtype)
+    mean_wide = mean.to(wide)
+    return (mean_wide).to(dtype)
 
 
 def attention(

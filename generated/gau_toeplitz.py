@@ -1128,9 +1128,10 @@ def _operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
     wide = _wide(dtype)
     device = q.device
     distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)
+    bias_wide = bias.to(wide)
     bias_at = _minimum(distance - 0, 511)
     _within(bias_at, bias.shape[0], "bias", "min(i - j, 511)", 0, distance, 0, _FAR)
-    bias_entry = _looked_up(bias.to(wide), bias_at)
+    bias_entry = _looked_up(bias_wide, bias_at)
     bias_by_offset = _numbers_of(bias_entry, -1, heads, -1, wide, device)
     return q, k, v, bias_by_offset
 
@@ -1718,9 +1719,10 @@ def _distances(q, k, v, bias, q_start, k_start, n, m):
     wide = _wide(dtype)
     device = q.device
     distance = _positions(n + m, q_start - k_start - m + 1, None, device)
+    bias_wide = bias.to(wide)
     bias_at = _minimum(distance - 0, 511)
     _within(bias_at, bias.shape[0], "bias", "min(i - j, 511)", 0, distance, 0, _FAR)
-    bias_entry = _looked_up(bias.to(wide), bias_at)
+    bias_entry = _looked_up(bias_wide, bias_at)
     bias_by_offset = _numbers_of(bias_entry, -1, heads, -1, wide, device)
     return (bias_by_offset,)
 

@@ -1170,9 +1170,10 @@ def _operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
     wide = _wide(dtype)
     device = q.device
     distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)
+    bias_wide = bias.to(wide)
     bias_at = 0 - distance + 128 - 1
     _within(bias_at, bias.shape[0], "bias", "j - i + 128 - 1", 0, distance, -127, 127)
-    bias_entry = _looked_up(bias.to(wide), bias_at)
+    bias_entry = _looked_up(bias_wide, bias_at)
     bias_by_offset = _numbers_of(bias_entry, -1, heads, -1, wide, device)
     return q, k, v, bias_by_offset
 

@@ -1166,7 +1166,8 @@ def _operands(q, k, v, sink, scale, q_start, k_start, q_starts, kv_lengths):
     dtype = q.dtype
     wide = _wide(dtype)
     device = q.device
-    sink_of_row = _numbers_of(sink.to(wide)[:, None, None], batch, heads, n, wide, device)
+    sink_wide = sink.to(wide)
+    sink_of_row = _numbers_of(sink_wide[:, None, None], batch, heads, n, wide, device)
     return q, k, v, sink_of_row
 
 

@@ -1219,6 +1219,7 @@ def _near_operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
     device = q.device
     head = torch.arange(heads, device=device)[:, None, None]
     distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)
+    bias_wide = bias.to(wide)
     bias_at = _where(0 > distance, 16.0, 0.0, q) + _where(
         (0 - distance).abs() < 8,
         (0 - distance).abs(),
@@ -1241,7 +1242,7 @@ def _near_operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
         -255,
         255,
     )
-    bias_entry = _looked_up(bias.to(wide), head, bias_at)
+    bias_entry = _looked_up(bias_wide, head, bias_at)
     bias_by_offset = _numbers_of(math.sqrt(d) * bias_entry, -1, heads, -1, wide, device)
     return q, k, v, bias_by_offset
 
@@ -4311,7 +4312,9 @@ def _combined(near, far, q, k, v, q2, k2, bias, scale, q_start, k_start, q_start
     """near + far"""
     dtype = near.dtype
     wide = _wide(dtype)
-    return (near.to(wide) + far.to(wide)).to(dtype)
+    near_wide = near.to(wide)
+    far_wide = far.to(wide)
+    return (near_wide + far_wide).to(dtype)
 
 
 def attention(

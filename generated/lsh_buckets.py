@@ -1566,10 +1566,11 @@ def _operands(q, k, v, R, scale, q_start, k_start, q_starts, kv_lengths, choices
             dtype,
         )
         k_2 = k_wide / torch.sqrt(_maximum((k_wide * k_wide).sum(-1, keepdim=True), 1e-24))
+        R_wide = R.to(wide)
         bucket = _chosen(
             choices,
             "bucket",
-            lambda: (_joined(k_2 @ R.to(wide), -(k_2 @ R.to(wide)))).argmax(-1, keepdim=True),
+            lambda: (_joined(k_2 @ R_wide, -(k_2 @ R_wide))).argmax(-1, keepdim=True),
             batch,
             heads,
             m,

@@ -971,13 +971,15 @@ def _operands(q, k, v, a, b, scale, q_start, k_start, q_starts, kv_lengths):
     wide = _wide(dtype)
     device = q.device
     hidden = _hidden(kv_lengths, m, device)
+    a_wide = a.to(wide)
     q_wide = q.to(wide)
     a_of_row = _numbers_of(
-        (a.to(wide)[:, None] * q_wide).sum(-1, keepdim=True), batch, heads, n, wide, device
+        (a_wide[:, None] * q_wide).sum(-1, keepdim=True), batch, heads, n, wide, device
     )
+    b_wide = b.to(wide)
     k_wide = _seen(_of_heads(k.to(wide), heads), hidden)
     b_of_key = _numbers_of(
-        (b.to(wide)[:, None] * k_wide).sum(-1, keepdim=True), batch, kv_heads, m, wide, device
+        (b_wide[:, None] * k_wide).sum(-1, keepdim=True), batch, kv_heads, m, wide, device
     )
     return q, _vectors(_of_heads(v, heads), batch, kv_heads, m, dtype), a_of_row, b_of_key
 

@@ -2716,7 +2716,8 @@ def _operands(q, k, v, random, scale, q_start, k_start, q_starts, kv_lengths):
     hidden = _hidden(kv_lengths, m, device)
     with torch.autocast(q.device.type, enabled=False):
         q_wide = q.to(wide)
-        p = q_wide @ random.to(wide) / d**0.25
+        random_wide = random.to(wide)
+        p = q_wide @ random_wide / d**0.25
         a_of_row = _vectors(
             torch.exp(
                 p
@@ -2731,7 +2732,7 @@ def _operands(q, k, v, random, scale, q_start, k_start, q_starts, kv_lengths):
             dtype,
         )
         k_wide = _seen(k.to(wide), hidden)
-        r = k_wide @ random.to(wide) / d**0.25
+        r = k_wide @ random_wide / d**0.25
         c = ((_largest_over_keys(r, hidden)).amax(-1, keepdim=True)).detach()
         b_of_key = _vectors(
             torch.exp(r - (k_wide * k_wide).sum(-1, keepdim=True) / (2 * math.sqrt(d)) - c) / 0.01

@@ -2825,14 +2825,15 @@ def _operands(q, k, v, random, scale, q_start, k_start, q_starts, kv_lengths):
     hidden = _hidden(kv_lengths, m, device)
     with torch.autocast(q.device.type, enabled=False):
         q_wide = q.to(wide)
+        random_wide = random.to(wide)
         a_of_row = _vectors(
-            torch.relu(q_wide @ random.to(wide) / d**0.25) + 0.001, batch, heads, n, dtype
+            torch.relu(q_wide @ random_wide / d**0.25) + 0.001, batch, heads, n, dtype
         )
         k_wide = _seen(k.to(wide), hidden)
         b_of_key = _vectors(
-            torch.relu(k_wide @ random.to(wide) / d**0.25) + 0.001, batch, kv_heads, m, dtype
+            torch.relu(k_wide @ random_wide / d**0.25) + 0.001, batch, kv_heads, m, dtype
         )
-        a = torch.relu(q_wide @ random.to(wide) / d**0.25) + 0.001
+        a = torch.relu(q_wide @ random_wide / d**0.25) + 0.001
         random_of_row = _numbers_of(
             1e-06 * (a).sum(-1, keepdim=True), batch, heads, n, wide, device
         )

@@ -3712,7 +3712,8 @@ def _operands(q, k, v, R, q_start, k_start, q_starts, kv_lengths, choices=None):
             m,
             dtype,
         )
-        R_entry = _looked_up(R.to(wide), head, 0).squeeze(-3)
+        R_wide = R.to(wide)
+        R_entry = _looked_up(R_wide, head, 0).squeeze(-3)
         first_2 = _chosen(
             choices,
             "first",
@@ -3726,7 +3727,7 @@ def _operands(q, k, v, R, q_start, k_start, q_starts, kv_lengths, choices=None):
         _within(own_key, m, "the keys", "i - k_start", 2)
         by_first_at_row = _at_rows(by_first, q_start - k_start, q_starts, n, heads)
         R_of_row = _exact_of(by_first_at_row // 64, batch, heads, n)
-        R_entry_2 = _looked_up(R.to(wide), head, 1).squeeze(-3)
+        R_entry_2 = _looked_up(R_wide, head, 1).squeeze(-3)
         second = _chosen(
             choices,
             "second",

@@ -1217,7 +1217,8 @@ def _operands(q, k, v, bias, scale, q_start, k_start, q_starts, kv_lengths):
     device = q.device
     head = torch.arange(heads, device=device)[:, None, None]
     distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)
-    bias_entry = _looked_up(bias.to(wide), head, _minimum(_maximum(0 - distance, -128), 128) + 128)
+    bias_wide = bias.to(wide)
+    bias_entry = _looked_up(bias_wide, head, _minimum(_maximum(0 - distance, -128), 128) + 128)
     bias_by_offset = _numbers_of(bias_entry, -1, heads, -1, wide, device)
     return q, k, v, bias_by_offset
 

@@ -1213,6 +1213,7 @@ def _operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
     device = q.device
     head = torch.arange(heads, device=device)[:, None, None]
     distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)
+    bias_wide = bias.to(wide)
     bias_at = _where(
         _maximum(-(0 - distance), 0) < 16,
         _maximum(-(0 - distance), 0),
@@ -1237,7 +1238,7 @@ def _operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
         0,
         _FAR,
     )
-    bias_entry = _looked_up(bias.to(wide), head, bias_at)
+    bias_entry = _looked_up(bias_wide, head, bias_at)
     bias_by_offset = _numbers_of(bias_entry, -1, heads, -1, wide, device)
     return q, k, v, bias_by_offset
 
@@ -1876,6 +1877,7 @@ def _distances(q, k, v, bias, q_start, k_start, n, m):
     device = q.device
     head = torch.arange(heads, device=device)[:, None, None]
     distance = _positions(n + m, q_start - k_start - m + 1, None, device)
+    bias_wide = bias.to(wide)
     bias_at = _where(
         _maximum(-(0 - distance), 0) < 16,
         _maximum(-(0 - distance), 0),
@@ -1900,7 +1902,7 @@ def _distances(q, k, v, bias, q_start, k_start, n, m):
         0,
         _FAR,
     )
-    bias_entry = _looked_up(bias.to(wide), head, bias_at)
+    bias_entry = _looked_up(bias_wide, head, bias_at)
     bias_by_offset = _numbers_of(bias_entry, -1, heads, -1, wide, device)
     return (bias_by_offset,)
 

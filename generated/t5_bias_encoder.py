@@ -1192,6 +1192,7 @@ def _operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
     device = q.device
     head = torch.arange(heads, device=device)[:, None, None]
     distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)
+    bias_wide = bias.to(wide)
     bias_at = _where(0 > distance, 16.0, 0.0, q) + _where(
         (0 - distance).abs() < 8,
         (0 - distance).abs(),
@@ -1214,7 +1215,7 @@ def _operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
         -_FAR,
         _FAR,
     )
-    bias_entry = _looked_up(bias.to(wide), head, bias_at)
+    bias_entry = _looked_up(bias_wide, head, bias_at)
     bias_by_offset = _numbers_of(bias_entry, -1, heads, -1, wide, device)
     return q, k, v, bias_by_offset
 

@@ -1252,6 +1252,7 @@ def _near_operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
     device = q.device
     head = torch.arange(heads, device=device)[:, None, None]
     distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)
+    bias_wide = bias.to(wide)
     bias_at = _where(
         _maximum(-(0 - distance), 0) < 16,
         _maximum(-(0 - distance), 0),
@@ -1276,7 +1277,7 @@ def _near_operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
         0,
         255,
     )
-    bias_entry = _looked_up(bias.to(wide), head, bias_at)
+    bias_entry = _looked_up(bias_wide, head, bias_at)
     bias_by_offset = _numbers_of(math.sqrt(d) * bias_entry, -1, heads, -1, wide, device)
     return q, k, v, bias_by_offset
 
@@ -1765,6 +1766,7 @@ def _distances(q, k, v, bias, q_start, k_start, n, m):
     device = q.device
     head = torch.arange(heads, device=device)[:, None, None]
     distance = _positions(n + m, q_start - k_start - m + 1, None, device)
+    bias_wide = bias.to(wide)
     bias_at = _where(
         _maximum(-(0 - distance), 0) < 16,
         _maximum(-(0 - distance), 0),
@@ -1789,7 +1791,7 @@ def _distances(q, k, v, bias, q_start, k_start, n, m):
         0,
         255,
     )
-    bias_entry = _looked_up(bias.to(wide), head, bias_at)
+    bias_entry = _looked_up(bias_wide, head, bias_at)
     bias_by_offset = _numbers_of(math.sqrt(d) * bias_entry, -1, heads, -1, wide, device)
     return (bias_by_offset,)
 
@@ -4610,7 +4612,9 @@ def _combined(near, far, q, k, v, q2, k2, bias, scale, q_start, k_start, q_start
     """near + far"""
     dtype = near.dtype
     wide = _wide(dtype)
-    return (near.to(wide) + far.to(wide)).to(dtype)
+    near_wide = near.to(wide)
+    far_wide = far.to(wide)
+    return (near_wide + far_wide).to(dtype)
 
 
 def _local_global_causal(

@@ -1132,6 +1132,7 @@ def _operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
     wide = _wide(dtype)
     device = q.device
     distance = _positions(n + m, q_start - k_start - m + 1, q_starts, device)
+    bias_wide = bias.to(wide)
     bias_at = _where(
         _maximum(-(0 - distance), 0) < 16,
         _maximum(-(0 - distance), 0),
@@ -1156,7 +1157,7 @@ def _operands(q, k, v, bias, q_start, k_start, q_starts, kv_lengths):
         0,
         _FAR,
     )
-    bias_entry = _looked_up(bias.to(wide), bias_at)
+    bias_entry = _looked_up(bias_wide, bias_at)
     bias_by_offset = _numbers_of(math.sqrt(d) * bias_entry, -1, heads, -1, wide, device)
     return q, k, v, bias_by_offset
 
@@ -1718,6 +1719,7 @@ def _distances(q, k, v, bias, q_start, k_start, n, m):
     wide = _wide(dtype)
     device = q.device
     distance = _positions(n + m, q_start - k_start - m + 1, None, device)
+    bias_wide = bias.to(wide)
     bias_at = _where(
         _maximum(-(0 - distance), 0) < 16,
         _maximum(-(0 - distance), 0),
@@ -1742,7 +1744,7 @@ def _distances(q, k, v, bias, q_start, k_start, n, m):
         0,
         _FAR,
     )
-    bias_entry = _looked_up(bias.to(wide), bias_at)
+    bias_entry = _looked_up(bias_wide, bias_at)
     bias_by_offset = _numbers_of(math.sqrt(d) * bias_entry, -1, heads, -1, wide, device)
     return (bias_by_offset,)
 

@@ -3433,11 +3433,13 @@ def _combined(
     device = q.device
     i = _positions(n, q_start, q_starts, device)
     hidden = _hidden(kv_lengths, m, device)
+    full_wide = full.to(wide)
+    near_wide = near.to(wide)
     is_global_wide = _seen(is_global[:, None, :, None], hidden)
     own_key = i - k_start
     _within(own_key, m, "the keys", "i - k_start", 2)
     is_global_at_row = _at_rows(is_global_wide, q_start - k_start, q_starts, n, heads)
-    return (_where(is_global_at_row, full.to(wide), near.to(wide), q)).to(dtype)
+    return (_where(is_global_at_row, full_wide, near_wide, q)).to(dtype)
 
 
 def _marked_window(

@@ -5672,9 +5672,12 @@ def _combined(
     dtype = far.dtype
     wide = _wide(dtype)
     a_wide = a.to(wide)[:, :, :, None]
+    far_wide = far.to(wide)
     b_wide = b.to(wide)[:, :, :, None]
+    fine_wide = fine.to(wide)
     c_wide = c.to(wide)[:, :, :, None]
-    return (a_wide * far.to(wide) + b_wide * fine.to(wide) + c_wide * near.to(wide)).to(dtype)
+    near_wide = near.to(wide)
+    return (a_wide * far_wide + b_wide * fine_wide + c_wide * near_wide).to(dtype)
 
 
 def _nsa(

@@ -2530,7 +2530,8 @@ def _operands(q, k, v, R, scale, q_start, k_start, q_starts, kv_lengths, choices
             m,
             dtype,
         )
-        R_entry = _looked_up(R.to(wide), head, 0).squeeze(-3)
+        R_wide = R.to(wide)
+        R_entry = _looked_up(R_wide, head, 0).squeeze(-3)
         first_2 = _chosen(
             choices,
             "first",
@@ -2546,7 +2547,7 @@ def _operands(q, k, v, R, scale, q_start, k_start, q_starts, kv_lengths, choices
         R_of_row = (by_first_at_row // 64)[..., 0]
         first_at_row = _at_rows(first_2, q_start - k_start, q_starts, n, heads)
         first_of_row = first_at_row[..., 0]
-        R_entry_2 = _looked_up(R.to(wide), head, 1).squeeze(-3)
+        R_entry_2 = _looked_up(R_wide, head, 1).squeeze(-3)
         second = _chosen(
             choices,
             "second",

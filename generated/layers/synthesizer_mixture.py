@@ -1261,11 +1261,12 @@ def _operands(q, k, v, R, blend, scale, q_start, k_start, q_starts, kv_lengths):
     device = q.device
     i = _positions(n, q_start, q_starts, device)
     j = _positions(m, k_start, None, device)
+    blend_wide = blend.to(wide)
     blend_of_row = _numbers_of(
-        torch.sigmoid(blend.to(wide)[:, None, None]), batch, heads, n, wide, device
+        torch.sigmoid(blend_wide[:, None, None]), batch, heads, n, wide, device
     )
     blend_of_row_2 = _numbers_of(
-        (1 - torch.sigmoid(blend.to(wide)[:, None, None])) * scale, batch, heads, n, wide, device
+        (1 - torch.sigmoid(blend_wide[:, None, None])) * scale, batch, heads, n, wide, device
     )
     R_at = i
     _within(R_at, R.shape[1], "R", "i", 1)

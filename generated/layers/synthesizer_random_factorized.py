@@ -1097,13 +1097,15 @@ def _operands(q, v, R1, R2, q_start, k_start, q_starts, kv_lengths):
     head = torch.arange(heads, device=device)[:, None, None]
     i = _positions(n, q_start, q_starts, device)
     j = _positions(m, k_start, None, device)
+    R1_wide = R1.to(wide)
     R1_at = i
     _within(R1_at, R1.shape[1], "R1", "i", 1)
-    R1_entry = _looked_up(R1.to(wide), head, R1_at)
+    R1_entry = _looked_up(R1_wide, head, R1_at)
     R1_of_row = _vectors(R1_entry, batch, heads, n, dtype)
+    R2_wide = R2.to(wide)
     R2_at = j
     _within(R2_at, R2.shape[1], "R2", "j", 1)
-    R2_entry = _looked_up(R2.to(wide), head, R2_at)
+    R2_entry = _looked_up(R2_wide, head, R2_at)
     R2_of_key = _vectors(R2_entry, batch, kv_heads, m, dtype)
     return R1_of_row, R2_of_key, _vectors(_of_heads(v, heads), batch, kv_heads, m, dtype)
 

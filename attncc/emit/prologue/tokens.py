@@ -134,6 +134,11 @@ class TokenWriter(ExpressionWriter):
         self.body.line(f"{name} = {text}")
         return name
 
+    def _widened(self, name: str) -> str:
+        """Something in the type of sums, once: the gradients of what is taken twice would be rounded twice."""
+        key = ("wide", name)
+        return self._named.get(key) or self._bind(key, f"{name}_wide", f"{name}.to(wide)")
+
     def _key(self, expr: Expr) -> object:
         """What a value's name goes by: positions mean others for distances, and features others for other widths."""
         width = self._widths[-1] if self._widths and any(isinstance(each, Channel) for each in walk(expr)) else None
@@ -169,7 +174,7 @@ class TokenWriter(ExpressionWriter):
             case Channel():
                 return _ATOM, self._channel()
             case Output(branch=branch):
-                return _ATOM, f"{branch}.to(wide)"
+                return _ATOM, self._widened(branch)
             case Merge(branches=branches):
                 self.used.add("_merged")
                 listed = ", ".join(f"({name}, {name}_lse)" for name in branches)
@@ -324,7 +329,7 @@ class TokenWriter(ExpressionWriter):
         data = self.data[entry.name]
         if data.is_token:
             raise TypeError(f"{entry.name} holds something for each token and is no table")
-        written = entry.name if data.truth else f"{entry.name}.{'long()' if data.whole else 'to(wide)'}"
+        written = entry.name if data.truth else f"{entry.name}.long()" if data.whole else self._widened(entry.name)
         free = data.axes[: len(data.axes) - features]
         own = [axis for axis, index in zip(free[::-1], entry.indices[::-1], strict=False) if index == Symbol(Name.HEAD)]
         if len(own) == len(entry.indices) and set(free) <= {Size.BATCH, Size.HEADS}:
