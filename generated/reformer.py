@@ -1967,7 +1967,7 @@ def _tiled_keys(x, lists, heads):
 
 
 def _tiled(x, places, in_order):
-    """Tokens at their places in tiles, which lie one behind the other; a view where they do already."""
+    """Tokens at their places in tiles, one behind the other; a view where they lie so already."""
     batch, heads, tokens = x.shape[:3]
     if in_order:
         return x.flatten(0, 1).unflatten(1, places.shape[1:]).contiguous()

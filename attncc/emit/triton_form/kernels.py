@@ -45,9 +45,9 @@ class Kernels:
         in_place = self.sides is None and not self.listed and not moves_rows
         self.carried = None  # sums that tiles of rows hand on, on CPUs alone
         if self.sides is not None and not self.pieces:
-            known = frozenset(node.name for node in self.forward.uniform)
+            of_call = frozenset(node.name for node in self.forward.uniform)
             running = self.sums(self.whole).running[Axis.ROW]
-            self.carried = sums_in_order(plan.core, self.sides, running, known)
+            self.carried = sums_in_order(plan.core, self.sides, running, of_call)
         self.in_order = replace(self.forward, name="forward_in_order", in_order=True) if self.carried else None
         self.at_once = at_once(self.columns, self.rows) if in_place else None  # on CPUs alone
 
