@@ -666,7 +666,8 @@ def _launch_forward(
     starts, lengths = _places(a_of_row, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, a_of_row, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            a_of_row, k, v,
             q_channels, a_of_row_channels, k_channels, v, out, lse,
             residual if keep_residual else None,
             starts, lengths,
@@ -708,7 +709,8 @@ def _launch_backward(
     starts, lengths = _places(a_of_row, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, a_of_row, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            a_of_row, k, v,
             k_channels, v, q_channels, a_of_row_channels, d_out, lse, delta, dk, dv,
             starts, lengths,
             v.stride()[:3], d_out.stride()[:3],
@@ -716,7 +718,8 @@ def _launch_backward(
         )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, a_of_row, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            a_of_row, k, v,
             q_channels, a_of_row_channels, d_out, k_channels, v, lse, delta, dq, d_a_of_row,
             starts, lengths,
             d_out.stride()[:3], v.stride()[:3],

@@ -883,7 +883,8 @@ def _launch_forward(q, share_of_key, scale, q_start, k_start, q_starts, kv_lengt
                     n, m, k_start, each.tiles, 1, each.leads,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, share_of_key,
+        _launch(_forward_kernel, "forward", grid,
+            q, share_of_key,
             share_of_key, out, out_state,
             starts, lengths,
             share_of_key.stride()[:3],
@@ -905,7 +906,8 @@ def _launch_backward(
     starts, lengths = _places(q, share_of_key, q_start, q_starts, kv_lengths)
     if d_share_of_key.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, share_of_key,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, share_of_key,
             d_out, d_share_of_key,
             starts, lengths,
             d_out.stride()[:3],

@@ -1718,7 +1718,8 @@ def _launch_forward(
                     each.span, factor_2, factor_3,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q, k, v, out, inverse, residual if keep_residual else None, rows_state, total_state,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1744,7 +1745,8 @@ def _launch_backward(
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k, v, q, d_out, inverse, delta, dk, dv,
             starts, lengths,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1808,7 +1810,8 @@ def _launch_backward(
                     )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             q, d_out, k, v, inverse, delta, dq,
             starts, lengths,
             q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

@@ -673,7 +673,8 @@ def _launch_forward(
     starts, lengths = _places(q, k_of_key, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k_of_key, v_of_key,
+        _launch(_forward_kernel, "forward", grid,
+            q, k_of_key, v_of_key,
             q, k_of_key, v_of_key, out, lse, residual if keep_residual else None,
             starts, lengths,
             q.stride()[:3], k_of_key.stride()[:3], v_of_key.stride()[:3],
@@ -712,7 +713,8 @@ def _launch_backward(
         dq_total = _room_for_tiles(q)
         if d_v_of_key.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch("_backward_at_once_kernel", "backward_at_once", grid, q, k_of_key, v_of_key,
+            _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                q, k_of_key, v_of_key,
                 k_of_key, v_of_key, q, d_out, dq_total, lse, delta, d_k_of_key, d_v_of_key,
                 starts, lengths,
                 k_of_key.stride()[:3], v_of_key.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -723,7 +725,8 @@ def _launch_backward(
     else:
         if d_v_of_key.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch(_backward_columns_kernel, "backward_columns", grid, q, k_of_key, v_of_key,
+            _launch(_backward_columns_kernel, "backward_columns", grid,
+                q, k_of_key, v_of_key,
                 k_of_key, v_of_key, q, d_out, lse, delta, d_k_of_key, d_v_of_key,
                 starts, lengths,
                 k_of_key.stride()[:3], v_of_key.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -731,7 +734,8 @@ def _launch_backward(
             )  # fmt: skip
         if dq.numel():
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_backward_rows_kernel, "backward_rows", grid, q, k_of_key, v_of_key,
+            _launch(_backward_rows_kernel, "backward_rows", grid,
+                q, k_of_key, v_of_key,
                 q, d_out, k_of_key, v_of_key, lse, delta, dq,
                 starts, lengths,
                 q.stride()[:3], d_out.stride()[:3], k_of_key.stride()[:3], v_of_key.stride()[:3],
@@ -1197,7 +1201,7 @@ def _pooled(x, width, stride, m, hidden):
 
 
 def _kept_blocks(kept, name, made, width, stride, axes, columns, prepared):
-    """What the passes read of blocks of keys; those that are full are made once, and kept under a name.
+    """What the passes read of blocks of keys; full ones are made once, and kept under a name.
 
     Args:
         made: makes it of data and places.

@@ -977,7 +977,8 @@ def _one_launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, 
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _one_launch(_one_forward_kernel, "forward", grid, q, k, v,
+        _one_launch(_one_forward_kernel, "forward", grid,
+            q, k, v,
             q, k, v, out, lse, residual if keep_residual else None,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1004,7 +1005,8 @@ def _one_launch_backward(
         dq_total = _room_for_tiles(q)
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _one_launch("_one_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+            _one_launch("_one_backward_at_once_kernel", "backward_at_once", grid,
+                q, k, v,
                 k, v, q, d_out, dq_total, lse, delta, dk, dv,
                 starts, lengths,
                 k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1015,7 +1017,8 @@ def _one_launch_backward(
     else:
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _one_launch(_one_backward_columns_kernel, "backward_columns", grid, q, k, v,
+            _one_launch(_one_backward_columns_kernel, "backward_columns", grid,
+                q, k, v,
                 k, v, q, d_out, lse, delta, dk, dv,
                 starts, lengths,
                 k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1023,7 +1026,8 @@ def _one_launch_backward(
             )  # fmt: skip
         if dq.numel():
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _one_launch(_one_backward_rows_kernel, "backward_rows", grid, q, k, v,
+            _one_launch(_one_backward_rows_kernel, "backward_rows", grid,
+                q, k, v,
                 q, d_out, k, v, lse, delta, dq,
                 starts, lengths,
                 q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -2047,7 +2051,8 @@ def _two_launch_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths
     starts, lengths = _places(q2, k2, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _two_launch(_two_forward_kernel, "forward", grid, q2, k2, v,
+        _two_launch(_two_forward_kernel, "forward", grid,
+            q2, k2, v,
             q2, k2, v, out, lse, residual if keep_residual else None,
             starts, lengths,
             q2.stride()[:3], k2.stride()[:3], v.stride()[:3],
@@ -2074,7 +2079,8 @@ def _two_launch_backward(
         d_q2_total = _room_for_tiles(q2)
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _two_launch("_two_backward_at_once_kernel", "backward_at_once", grid, q2, k2, v,
+            _two_launch("_two_backward_at_once_kernel", "backward_at_once", grid,
+                q2, k2, v,
                 k2, v, q2, d_out, d_q2_total, lse, delta, d_k2, dv,
                 starts, lengths,
                 k2.stride()[:3], v.stride()[:3], q2.stride()[:3], d_out.stride()[:3],
@@ -2085,7 +2091,8 @@ def _two_launch_backward(
     else:
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _two_launch(_two_backward_columns_kernel, "backward_columns", grid, q2, k2, v,
+            _two_launch(_two_backward_columns_kernel, "backward_columns", grid,
+                q2, k2, v,
                 k2, v, q2, d_out, lse, delta, d_k2, dv,
                 starts, lengths,
                 k2.stride()[:3], v.stride()[:3], q2.stride()[:3], d_out.stride()[:3],
@@ -2093,7 +2100,8 @@ def _two_launch_backward(
             )  # fmt: skip
         if d_q2.numel():
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _two_launch(_two_backward_rows_kernel, "backward_rows", grid, q2, k2, v,
+            _two_launch(_two_backward_rows_kernel, "backward_rows", grid,
+                q2, k2, v,
                 q2, d_out, k2, v, lse, delta, d_q2,
                 starts, lengths,
                 q2.stride()[:3], d_out.stride()[:3], k2.stride()[:3], v.stride()[:3],

@@ -2020,7 +2020,8 @@ def _launch_forward(
     if out.numel():
         if m < _LEAST_KEYS:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel, "forward", grid, q_of_row, k_of_key, v,
+            _launch(_forward_kernel, "forward", grid,
+                q_of_row, k_of_key, v,
                 q_of_row, k_of_key, v, out, inverse, lse, residual if keep_residual else None,
                 rows_state, total_state,
                 starts, lengths,
@@ -2068,7 +2069,8 @@ def _launch_forward(
                         n, m, k_start, each.tiles, 1, each.leads, classes_1.shape[2],
                     )  # fmt: skip
             grid = _grid(_longest(_CLASSES_1, 0, n), "BLOCK_M", heads, batch, classes_1.shape[2])
-            _launch(_forward_kernel_1, "forward", grid, q_of_row, k_of_key, v,
+            _launch(_forward_kernel_1, "forward", grid,
+                q_of_row, k_of_key, v,
                 q_of_row, k_of_key, v, out, inverse, lse, residual if keep_residual else None,
                 rows_state, total_state,
                 starts, lengths, classes_1,
@@ -2112,7 +2114,8 @@ def _launch_backward(
     if dv.numel():
         if m < _LEAST_KEYS:
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch(_backward_columns_kernel, "backward_columns", grid, q_of_row, k_of_key, v,
+            _launch(_backward_columns_kernel, "backward_columns", grid,
+                q_of_row, k_of_key, v,
                 k_of_key, v, q_of_row, d_out, inverse, delta, d_k_of_key, dv,
                 starts, lengths,
                 k_of_key.stride()[:3], v.stride()[:3], q_of_row.stride()[:3], d_out.stride()[:3],
@@ -2121,7 +2124,8 @@ def _launch_backward(
             )  # fmt: skip
         else:
             grid = _grid(_longest(_CLASSES_1, 1, m), "BLOCK_N", kv_heads, batch, classes_1.shape[2])
-            _launch(_backward_columns_kernel_1, "backward_columns", grid, q_of_row, k_of_key, v,
+            _launch(_backward_columns_kernel_1, "backward_columns", grid,
+                q_of_row, k_of_key, v,
                 k_of_key, v, q_of_row, d_out, inverse, delta, d_k_of_key, dv,
                 starts, lengths, classes_1,
                 k_of_key.stride()[:3], v.stride()[:3], q_of_row.stride()[:3], d_out.stride()[:3],
@@ -2178,7 +2182,8 @@ def _launch_backward(
     if d_q_of_row.numel():
         if m < _LEAST_KEYS:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_backward_rows_kernel, "backward_rows", grid, q_of_row, k_of_key, v,
+            _launch(_backward_rows_kernel, "backward_rows", grid,
+                q_of_row, k_of_key, v,
                 d_out, k_of_key, v, inverse, delta, d_q_of_row,
                 starts, lengths,
                 d_out.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
@@ -2187,7 +2192,8 @@ def _launch_backward(
             )  # fmt: skip
         else:
             grid = _grid(_longest(_CLASSES_1, 0, n), "BLOCK_M", heads, batch, classes_1.shape[2])
-            _launch(_backward_rows_kernel_1, "backward_rows", grid, q_of_row, k_of_key, v,
+            _launch(_backward_rows_kernel_1, "backward_rows", grid,
+                q_of_row, k_of_key, v,
                 d_out, k_of_key, v, inverse, delta, d_q_of_row,
                 starts, lengths, classes_1,
                 d_out.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],

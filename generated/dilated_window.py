@@ -1209,7 +1209,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
     if out.numel():
         if m < _LEAST_KEYS:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel, "forward", grid, q, k, v,
+            _launch(_forward_kernel, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1217,7 +1218,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
             )  # fmt: skip
         else:
             grid = _grid(_longest(_CLASSES_1, 0, n), "BLOCK_M", heads, batch, classes_1.shape[2])
-            _launch(_forward_kernel_1, "forward", grid, q, k, v,
+            _launch(_forward_kernel_1, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths, classes_1,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1248,7 +1250,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1259,7 +1262,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_1, 1, m), "BLOCK_N", kv_heads, batch, classes_1.shape[2]
                 )
-                _launch("_backward_at_once_kernel_1", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel_1", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths, classes_1,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1271,7 +1275,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1281,7 +1286,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_1, 1, m), "BLOCK_N", kv_heads, batch, classes_1.shape[2]
                 )
-                _launch(_backward_columns_kernel_1, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel_1, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths, classes_1,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1290,7 +1296,8 @@ def _launch_backward(
         if dq.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1300,7 +1307,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_1, 0, n), "BLOCK_M", heads, batch, classes_1.shape[2]
                 )
-                _launch(_backward_rows_kernel_1, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_1, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths, classes_1,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

@@ -1922,7 +1922,8 @@ def _sums_launch_forward(q, k_of_key, scale, q_start, k_start, q_starts, kv_leng
                     n, m, k_start, each.tiles, 1, each.leads,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _sums_launch(_sums_forward_kernel, "forward", grid, q, k_of_key,
+        _sums_launch(_sums_forward_kernel, "forward", grid,
+            q, k_of_key,
             k_of_key, out, out_state,
             starts, lengths,
             k_of_key.stride()[:3],
@@ -1944,7 +1945,8 @@ def _sums_launch_backward(
     starts, lengths = _places(q, k_of_key, q_start, q_starts, kv_lengths)
     if d_k_of_key.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _sums_launch(_sums_backward_columns_kernel, "backward_columns", grid, q, k_of_key,
+        _sums_launch(_sums_backward_columns_kernel, "backward_columns", grid,
+            q, k_of_key,
             d_out, d_k_of_key,
             starts, lengths,
             d_out.stride()[:3],
@@ -3722,7 +3724,8 @@ def _mean_launch_forward(
         )
         summed = q_of_row.new_zeros(batch, heads, dtype=torch.int32)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _mean_launch("_forward_in_order_kernel", "forward_in_order", grid, q_of_row, k_of_key, v,
+        _mean_launch("_forward_in_order_kernel", "forward_in_order", grid,
+            q_of_row, k_of_key, v,
             q_of_row, k_of_key, v, out, state, plain, summed,
             starts, lengths,
             q_of_row.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
@@ -3762,7 +3765,8 @@ def _mean_launch_forward(
                     n, m, k_start, each.tiles, 1, each.leads,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _mean_launch(_mean_forward_kernel, "forward", grid, q_of_row, k_of_key, v,
+        _mean_launch(_mean_forward_kernel, "forward", grid,
+            q_of_row, k_of_key, v,
             q_of_row, k_of_key, v, out, out_state,
             starts, lengths,
             q_of_row.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
@@ -3785,7 +3789,8 @@ def _mean_launch_backward(
     starts, lengths = _places(q_of_row, k_of_key, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _mean_launch(_mean_backward_columns_kernel, "backward_columns", grid, q_of_row, k_of_key, v,
+        _mean_launch(_mean_backward_columns_kernel, "backward_columns", grid,
+            q_of_row, k_of_key, v,
             k_of_key, v, q_of_row, d_out, d_k_of_key, dv,
             starts, lengths,
             k_of_key.stride()[:3], v.stride()[:3], q_of_row.stride()[:3], d_out.stride()[:3],
@@ -3826,7 +3831,8 @@ def _mean_launch_backward(
                 )  # fmt: skip
     if d_q_of_row.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _mean_launch(_backward_rows_kernel, "backward_rows", grid, q_of_row, k_of_key, v,
+        _mean_launch(_backward_rows_kernel, "backward_rows", grid,
+            q_of_row, k_of_key, v,
             d_out, k_of_key, v, d_q_of_row,
             starts, lengths,
             d_out.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],

@@ -1546,7 +1546,8 @@ def _launch_forward(
                     n, m, k_start, each.tiles, 1, each.leads, factor_1,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q, G_whole_of_row, G_rest_of_row, k, v, G_whole_of_key, G_rest_of_key, out, out_state,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1592,7 +1593,8 @@ def _launch_backward(
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k, v, G_whole_of_key, G_rest_of_key, q, G_whole_of_row, G_rest_of_row, d_out, dk, dv,
             d_G_rest_of_key,
             starts, lengths,
@@ -1635,7 +1637,8 @@ def _launch_backward(
                 )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             q, G_whole_of_row, G_rest_of_row, d_out, k, v, G_whole_of_key, G_rest_of_key, dq,
             d_G_rest_of_row,
             starts, lengths,

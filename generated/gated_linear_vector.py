@@ -1757,7 +1757,8 @@ def _launch_forward(
                     n, m, k_start, each.tiles, 1, each.leads, factor_1,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q_channels, G_whole_of_row_channels, G_rest_of_row_channels, k_channels,
             G_whole_of_key_channels, G_rest_of_key_channels, v, out, out_state,
             starts, lengths,
@@ -1815,7 +1816,8 @@ def _launch_backward(
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k_channels, G_whole_of_key_channels, G_rest_of_key_channels, v, q_channels,
             G_whole_of_row_channels, G_rest_of_row_channels, d_out, dk, d_G_rest_of_key, dv,
             starts, lengths,
@@ -1861,7 +1863,8 @@ def _launch_backward(
                 )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             q_channels, G_whole_of_row_channels, G_rest_of_row_channels, d_out, k_channels,
             G_whole_of_key_channels, G_rest_of_key_channels, v, dq, d_G_rest_of_row,
             starts, lengths,

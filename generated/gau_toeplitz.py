@@ -699,7 +699,8 @@ def _launch_forward(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_leng
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q, k, v, bias_by_offset, out,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -723,7 +724,8 @@ def _launch_backward(q, k, v, bias_by_offset, out, d_out, q_start, k_start, q_st
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k, v, q, d_out, bias_by_offset, dk, dv,
             starts, lengths,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -732,7 +734,8 @@ def _launch_backward(q, k, v, bias_by_offset, out, d_out, q_start, k_start, q_st
         )  # fmt: skip
     if dq.numel():
         grid = (d_bias_by_offset.shape[2] // 3, heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             q, d_out, k, v, bias_by_offset, dq, d_bias_by_offset,
             starts, lengths,
             q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

@@ -1299,7 +1299,8 @@ def _launch_forward(
         )
         summed = q_of_row.new_zeros(batch, heads, dtype=torch.int32)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch("_forward_in_order_kernel", "forward_in_order", grid, q_of_row, k_of_key, v,
+        _launch("_forward_in_order_kernel", "forward_in_order", grid,
+            q_of_row, k_of_key, v,
             q_of_row, k_of_key, v, out, inverse, lse, residual if keep_residual else None, state,
             plain, summed,
             starts, lengths,
@@ -1340,7 +1341,8 @@ def _launch_forward(
                     n, m, k_start, each.tiles, 1, each.leads,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q_of_row, k_of_key, v,
+        _launch(_forward_kernel, "forward", grid,
+            q_of_row, k_of_key, v,
             q_of_row, k_of_key, v, out, inverse, lse, residual if keep_residual else None,
             rows_state, total_state,
             starts, lengths,
@@ -1380,7 +1382,8 @@ def _launch_backward(
     starts, lengths = _places(q_of_row, k_of_key, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q_of_row, k_of_key, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q_of_row, k_of_key, v,
             k_of_key, v, q_of_row, d_out, inverse, delta, d_k_of_key, dv,
             starts, lengths,
             k_of_key.stride()[:3], v.stride()[:3], q_of_row.stride()[:3], d_out.stride()[:3],
@@ -1421,7 +1424,8 @@ def _launch_backward(
                 )  # fmt: skip
     if d_q_of_row.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q_of_row, k_of_key, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q_of_row, k_of_key, v,
             d_out, k_of_key, v, inverse, delta, d_q_of_row,
             starts, lengths,
             d_out.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],

@@ -1127,7 +1127,8 @@ def _near_launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths,
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _near_grid(n, "BLOCK_M", heads, batch)
-        _near_launch(_near_forward_kernel, "forward", grid, q, k, v,
+        _near_launch(_near_forward_kernel, "forward", grid,
+            q, k, v,
             q, k, v, out, lse, residual if keep_residual else None,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1154,7 +1155,8 @@ def _near_launch_backward(
         dq_total = _room_for_tiles(q)
         if dv.numel():
             grid = _near_grid(m, "BLOCK_N", kv_heads, batch)
-            _near_launch("_near_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+            _near_launch("_near_backward_at_once_kernel", "backward_at_once", grid,
+                q, k, v,
                 k, v, q, d_out, dq_total, lse, delta, dk, dv,
                 starts, lengths,
                 k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1165,7 +1167,8 @@ def _near_launch_backward(
     else:
         if dv.numel():
             grid = _near_grid(m, "BLOCK_N", kv_heads, batch)
-            _near_launch(_near_backward_columns_kernel, "backward_columns", grid, q, k, v,
+            _near_launch(_near_backward_columns_kernel, "backward_columns", grid,
+                q, k, v,
                 k, v, q, d_out, lse, delta, dk, dv,
                 starts, lengths,
                 k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1173,7 +1176,8 @@ def _near_launch_backward(
             )  # fmt: skip
         if dq.numel():
             grid = _near_grid(n, "BLOCK_M", heads, batch)
-            _near_launch(_near_backward_rows_kernel, "backward_rows", grid, q, k, v,
+            _near_launch(_near_backward_rows_kernel, "backward_rows", grid,
+                q, k, v,
                 q, d_out, k, v, lse, delta, dq,
                 starts, lengths,
                 q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -3311,7 +3315,8 @@ def _mid_launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, 
     if out.numel():
         if m < _mid_LEAST_KEYS:
             grid = _mid_grid(n, "BLOCK_M", heads, batch)
-            _mid_launch(_mid_forward_kernel, "forward", grid, q, k, v,
+            _mid_launch(_mid_forward_kernel, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -3321,7 +3326,8 @@ def _mid_launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, 
             grid = _mid_grid(
                 _longest(_mid_CLASSES_1, 0, n), "BLOCK_M", heads, batch, classes_1.shape[2]
             )
-            _mid_launch(_mid_forward_kernel_1, "forward", grid, q, k, v,
+            _mid_launch(_mid_forward_kernel_1, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths, classes_1,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -3352,7 +3358,8 @@ def _mid_launch_backward(
         if dv.numel():
             if m < _mid_LEAST_KEYS:
                 grid = _mid_grid(m, "BLOCK_N", kv_heads, batch)
-                _mid_launch("_mid_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+                _mid_launch("_mid_backward_at_once_kernel", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3368,7 +3375,8 @@ def _mid_launch_backward(
                         batch,
                         classes_1.shape[2],
                     )
-                    _mid_launch("_mid_backward_at_once_kernel_1", "backward_at_once", grid, q, k, v,
+                    _mid_launch("_mid_backward_at_once_kernel_1", "backward_at_once", grid,
+                        q, k, v,
                         k, v, q, d_out, dq_total, lse, delta, dk, dv,
                         starts, lengths, classes_1,
                         k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3380,7 +3388,8 @@ def _mid_launch_backward(
         if dv.numel():
             if m < _mid_LEAST_KEYS:
                 grid = _mid_grid(m, "BLOCK_N", kv_heads, batch)
-                _mid_launch(_mid_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                _mid_launch(_mid_backward_columns_kernel, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3395,7 +3404,8 @@ def _mid_launch_backward(
                         batch,
                         classes_1.shape[2],
                     )
-                    _mid_launch(_mid_backward_columns_kernel_1, "backward_columns", grid, q, k, v,
+                    _mid_launch(_mid_backward_columns_kernel_1, "backward_columns", grid,
+                        q, k, v,
                         k, v, q, d_out, lse, delta, dk, dv,
                         starts, lengths, classes_1,
                         k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3404,7 +3414,8 @@ def _mid_launch_backward(
         if dq.numel():
             if m < _mid_LEAST_KEYS:
                 grid = _mid_grid(n, "BLOCK_M", heads, batch)
-                _mid_launch(_mid_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                _mid_launch(_mid_backward_rows_kernel, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -3414,7 +3425,8 @@ def _mid_launch_backward(
                 grid = _mid_grid(
                     _longest(_mid_CLASSES_1, 0, n), "BLOCK_M", heads, batch, classes_1.shape[2]
                 )
-                _mid_launch(_mid_backward_rows_kernel_1, "backward_rows", grid, q, k, v,
+                _mid_launch(_mid_backward_rows_kernel_1, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths, classes_1,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -5066,7 +5078,8 @@ def _far_launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, 
     if out.numel():
         if m < _far_LEAST_KEYS:
             grid = _far_grid(n, "BLOCK_M", heads, batch)
-            _far_launch(_far_forward_kernel, "forward", grid, q, k, v,
+            _far_launch(_far_forward_kernel, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -5076,7 +5089,8 @@ def _far_launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, 
             grid = _far_grid(
                 _longest(_far_CLASSES_1, 0, n), "BLOCK_M", heads, batch, classes_1.shape[2]
             )
-            _far_launch(_far_forward_kernel_1, "forward", grid, q, k, v,
+            _far_launch(_far_forward_kernel_1, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths, classes_1,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -5107,7 +5121,8 @@ def _far_launch_backward(
         if dv.numel():
             if m < _far_LEAST_KEYS:
                 grid = _far_grid(m, "BLOCK_N", kv_heads, batch)
-                _far_launch("_far_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+                _far_launch("_far_backward_at_once_kernel", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -5118,7 +5133,8 @@ def _far_launch_backward(
                 grid = _far_grid(
                     _longest(_far_CLASSES_1, 1, m), "BLOCK_N", kv_heads, batch, classes_1.shape[2]
                 )
-                _far_launch("_far_backward_at_once_kernel_1", "backward_at_once", grid, q, k, v,
+                _far_launch("_far_backward_at_once_kernel_1", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths, classes_1,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -5130,7 +5146,8 @@ def _far_launch_backward(
         if dv.numel():
             if m < _far_LEAST_KEYS:
                 grid = _far_grid(m, "BLOCK_N", kv_heads, batch)
-                _far_launch(_far_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                _far_launch(_far_backward_columns_kernel, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -5140,7 +5157,8 @@ def _far_launch_backward(
                 grid = _far_grid(
                     _longest(_far_CLASSES_1, 1, m), "BLOCK_N", kv_heads, batch, classes_1.shape[2]
                 )
-                _far_launch(_far_backward_columns_kernel_1, "backward_columns", grid, q, k, v,
+                _far_launch(_far_backward_columns_kernel_1, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths, classes_1,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -5149,7 +5167,8 @@ def _far_launch_backward(
         if dq.numel():
             if m < _far_LEAST_KEYS:
                 grid = _far_grid(n, "BLOCK_M", heads, batch)
-                _far_launch(_far_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                _far_launch(_far_backward_rows_kernel, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -5159,7 +5178,8 @@ def _far_launch_backward(
                 grid = _far_grid(
                     _longest(_far_CLASSES_1, 0, n), "BLOCK_M", heads, batch, classes_1.shape[2]
                 )
-                _far_launch(_far_backward_rows_kernel_1, "backward_rows", grid, q, k, v,
+                _far_launch(_far_backward_rows_kernel_1, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths, classes_1,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

@@ -565,7 +565,8 @@ def _launch_forward(q, v, a_of_row, b_of_key, scale, q_start, k_start, q_starts,
     starts, lengths = _places(q, v, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, v,
             a_of_row, v, b_of_key, out,
             starts, lengths,
             v.stride()[:3],
@@ -591,7 +592,8 @@ def _launch_backward(
     starts, lengths = _places(q, v, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, v,
             v, b_of_key, a_of_row, d_out, dv, d_b_of_key,
             starts, lengths,
             v.stride()[:3], d_out.stride()[:3],
@@ -599,7 +601,8 @@ def _launch_backward(
         )  # fmt: skip
     if d_a_of_row.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, v,
             a_of_row, d_out, v, b_of_key, d_a_of_row,
             starts, lengths,
             d_out.stride()[:3], v.stride()[:3],

@@ -1196,7 +1196,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, by_s
         plain = q.new_zeros(batch, heads, 1, _cdiv(q.shape[-1], 16) * 16, dtype=_wide(q.dtype))
         summed = q.new_zeros(batch, heads, dtype=torch.int32)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch("_forward_in_order_kernel", "forward_in_order", grid, q, k, v,
+        _launch("_forward_in_order_kernel", "forward_in_order", grid,
+            q, k, v,
             q, k, v, out, state, plain, summed,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1234,7 +1235,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, by_s
                     n, m, k_start, each.tiles, 1, each.leads,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q, k, v, out, total_state,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1256,7 +1258,8 @@ def _launch_backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k, v, q, d_out, dk, dv,
             starts, lengths,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1297,7 +1300,8 @@ def _launch_backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_
                 )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             d_out, k, v, dq,
             starts, lengths,
             d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

@@ -1345,7 +1345,8 @@ def _launch_forward(
         )
         summed = a_of_row.new_zeros(batch, heads, dtype=torch.int32)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch("_forward_in_order_kernel", "forward_in_order", grid, a_of_row, b_of_key, v,
+        _launch("_forward_in_order_kernel", "forward_in_order", grid,
+            a_of_row, b_of_key, v,
             a_of_row, random_of_row, b_of_key, v, out, inverse, part_of_random_of_row, lse,
             residual if keep_residual else None, state, plain, summed,
             starts, lengths,
@@ -1386,7 +1387,8 @@ def _launch_forward(
                     n, m, k_start, each.tiles, 1, each.leads,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, a_of_row, b_of_key, v,
+        _launch(_forward_kernel, "forward", grid,
+            a_of_row, b_of_key, v,
             a_of_row, random_of_row, b_of_key, v, out, inverse, part_of_random_of_row, lse,
             residual if keep_residual else None, rows_state, total_state,
             starts, lengths,
@@ -1429,7 +1431,8 @@ def _launch_backward(
     starts, lengths = _places(a_of_row, b_of_key, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, a_of_row, b_of_key, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            a_of_row, b_of_key, v,
             b_of_key, v, a_of_row, d_out, inverse, delta, d_b_of_key, dv,
             starts, lengths,
             b_of_key.stride()[:3], v.stride()[:3], a_of_row.stride()[:3], d_out.stride()[:3],
@@ -1470,7 +1473,8 @@ def _launch_backward(
                 )  # fmt: skip
     if d_a_of_row.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, a_of_row, b_of_key, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            a_of_row, b_of_key, v,
             d_out, b_of_key, v, inverse, delta, d_a_of_row,
             starts, lengths,
             d_out.stride()[:3], b_of_key.stride()[:3], v.stride()[:3],

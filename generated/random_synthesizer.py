@@ -473,7 +473,8 @@ def _launch_forward(q, v, R, q_start, k_start, q_starts, kv_lengths, keep_residu
     starts, lengths = _places(q, v, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, v,
             v, R, out, lse, residual if keep_residual else None,
             starts, lengths,
             v.stride()[:3],
@@ -496,7 +497,8 @@ def _launch_backward(
     starts, lengths = _places(q, v, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, v,
             d_out, R, lse, dv,
             starts, lengths,
             d_out.stride()[:3],

@@ -667,7 +667,8 @@ def _launch_forward(
     starts, lengths = _places(q_of_row, k_of_key, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q_of_row, k_of_key, v,
+        _launch(_forward_kernel, "forward", grid,
+            q_of_row, k_of_key, v,
             q_of_row, k_of_key, v, out, lse, residual if keep_residual else None,
             starts, lengths,
             q_of_row.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
@@ -706,7 +707,8 @@ def _launch_backward(
         d_q_of_row_total = _room_for_tiles(q_of_row)
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch("_backward_at_once_kernel", "backward_at_once", grid, q_of_row, k_of_key, v,
+            _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                q_of_row, k_of_key, v,
                 k_of_key, v, q_of_row, d_out, d_q_of_row_total, lse, delta, d_k_of_key, dv,
                 starts, lengths,
                 k_of_key.stride()[:3], v.stride()[:3], q_of_row.stride()[:3], d_out.stride()[:3],
@@ -719,7 +721,8 @@ def _launch_backward(
     else:
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch(_backward_columns_kernel, "backward_columns", grid, q_of_row, k_of_key, v,
+            _launch(_backward_columns_kernel, "backward_columns", grid,
+                q_of_row, k_of_key, v,
                 k_of_key, v, q_of_row, d_out, lse, delta, d_k_of_key, dv,
                 starts, lengths,
                 k_of_key.stride()[:3], v.stride()[:3], q_of_row.stride()[:3], d_out.stride()[:3],
@@ -727,7 +730,8 @@ def _launch_backward(
             )  # fmt: skip
         if d_q_of_row.numel():
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_backward_rows_kernel, "backward_rows", grid, q_of_row, k_of_key, v,
+            _launch(_backward_rows_kernel, "backward_rows", grid,
+                q_of_row, k_of_key, v,
                 q_of_row, d_out, k_of_key, v, lse, delta, d_q_of_row,
                 starts, lengths,
                 q_of_row.stride()[:3], d_out.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],

@@ -1649,7 +1649,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
     if out.numel():
         if m < _LEAST_KEYS:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel, "forward", grid, q, k, v,
+            _launch(_forward_kernel, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1657,7 +1658,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
             )  # fmt: skip
         else:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel_1, "forward", grid, q, k, v,
+            _launch(_forward_kernel_1, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths,
@@ -1665,7 +1667,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
                 n, m, k_start, scale_log2,
             )  # fmt: skip
             grid = _grid(_longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2])
-            _launch(_forward_kernel_2, "forward", grid, q, k, v,
+            _launch(_forward_kernel_2, "forward", grid,
+                q, k, v,
                 q, k_2, v_2, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths, classes_2,
@@ -1702,7 +1705,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1711,7 +1715,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel_1", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel_1", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1721,7 +1726,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
                 )
-                _launch("_backward_at_once_kernel_2", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel_2", "backward_at_once", grid,
+                    q, k, v,
                     k_2, v_2, q, d_out, dq_total, lse, delta, dk_2, dv_2,
                     starts, lengths, classes_2,
                     k_2.stride()[:3], v_2.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1733,7 +1739,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1741,7 +1748,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel_1, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel_1, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1750,7 +1758,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
                 )
-                _launch(_backward_columns_kernel_2, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel_2, "backward_columns", grid,
+                    q, k, v,
                     k_2, v_2, q, d_out, lse, delta, dk_2, dv_2,
                     starts, lengths, classes_2,
                     k_2.stride()[:3], v_2.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1759,7 +1768,8 @@ def _launch_backward(
         if dq.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1767,7 +1777,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel_1, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_1, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1776,7 +1787,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2]
                 )
-                _launch(_backward_rows_kernel_2, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_2, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k_2, v_2, lse, delta, dq,
                     starts, lengths, classes_2,
                     q.stride()[:3], d_out.stride()[:3], k_2.stride()[:3], v_2.stride()[:3],

@@ -1603,7 +1603,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
     if out.numel():
         if m < _LEAST_KEYS:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel, "forward", grid, q, k, v,
+            _launch(_forward_kernel, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1611,7 +1612,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
             )  # fmt: skip
         else:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel_1, "forward", grid, q, k, v,
+            _launch(_forward_kernel_1, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths,
@@ -1619,7 +1621,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
                 n, m, k_start, scale_log2,
             )  # fmt: skip
             grid = _grid(_longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2])
-            _launch(_forward_kernel_2, "forward", grid, q, k, v,
+            _launch(_forward_kernel_2, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths, classes_2,
@@ -1651,7 +1654,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1660,7 +1664,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel_1", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel_1", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1670,7 +1675,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
                 )
-                _launch("_backward_at_once_kernel_2", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel_2", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths, classes_2,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1682,7 +1688,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1690,7 +1697,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel_1, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel_1, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1699,7 +1707,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
                 )
-                _launch(_backward_columns_kernel_2, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel_2, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths, classes_2,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1708,7 +1717,8 @@ def _launch_backward(
         if dq.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1716,7 +1726,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel_1, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_1, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1725,7 +1736,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2]
                 )
-                _launch(_backward_rows_kernel_2, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_2, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths, classes_2,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

@@ -916,7 +916,8 @@ def _near_launch_forward(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _near_launch(_near_forward_kernel, "forward", grid, q, k, v,
+        _near_launch(_near_forward_kernel, "forward", grid,
+            q, k, v,
             q, k, v, bias_by_offset, out,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -942,7 +943,8 @@ def _near_launch_backward(
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _near_launch(_near_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _near_launch(_near_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k, v, q, d_out, bias_by_offset, dk, dv,
             starts, lengths,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -951,7 +953,8 @@ def _near_launch_backward(
         )  # fmt: skip
     if dq.numel():
         grid = (d_bias_by_offset.shape[2] // 3, heads, batch)
-        _near_launch(_near_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _near_launch(_near_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             q, d_out, k, v, bias_by_offset, dq, d_bias_by_offset,
             starts, lengths,
             q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -2956,7 +2959,8 @@ def _far_launch_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths
         plain = q2.new_zeros(batch, heads, 1, _cdiv(q2.shape[-1], 16) * 16, dtype=_wide(q2.dtype))
         summed = q2.new_zeros(batch, heads, dtype=torch.int32)
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _far_launch("_forward_in_order_kernel", "forward_in_order", grid, q2, k2, v,
+        _far_launch("_forward_in_order_kernel", "forward_in_order", grid,
+            q2, k2, v,
             q2, k2, v, out, state, plain, summed,
             starts, lengths,
             q2.stride()[:3], k2.stride()[:3], v.stride()[:3],
@@ -2994,7 +2998,8 @@ def _far_launch_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths
                     n, m, k_start, each.tiles, 1, each.leads,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _far_launch(_far_forward_kernel, "forward", grid, q2, k2, v,
+        _far_launch(_far_forward_kernel, "forward", grid,
+            q2, k2, v,
             q2, k2, v, out, out_state,
             starts, lengths,
             q2.stride()[:3], k2.stride()[:3], v.stride()[:3],
@@ -3018,7 +3023,8 @@ def _far_launch_backward(
     starts, lengths = _places(q2, k2, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _far_launch(_far_backward_columns_kernel, "backward_columns", grid, q2, k2, v,
+        _far_launch(_far_backward_columns_kernel, "backward_columns", grid,
+            q2, k2, v,
             k2, v, q2, d_out, d_k2, dv,
             starts, lengths,
             k2.stride()[:3], v.stride()[:3], q2.stride()[:3], d_out.stride()[:3],
@@ -3059,7 +3065,8 @@ def _far_launch_backward(
                 )  # fmt: skip
     if d_q2.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _far_launch(_far_backward_rows_kernel, "backward_rows", grid, q2, k2, v,
+        _far_launch(_far_backward_rows_kernel, "backward_rows", grid,
+            q2, k2, v,
             d_out, k2, v, d_q2,
             starts, lengths,
             d_out.stride()[:3], k2.stride()[:3], v.stride()[:3],

@@ -657,7 +657,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q, k, v, out, lse, residual if keep_residual else None,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -684,7 +685,8 @@ def _launch_backward(
         dq_total = _room_for_tiles(q)
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch("_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+            _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                q, k, v,
                 k, v, q, d_out, dq_total, lse, delta, dk, dv,
                 starts, lengths,
                 k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -695,7 +697,8 @@ def _launch_backward(
     else:
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+            _launch(_backward_columns_kernel, "backward_columns", grid,
+                q, k, v,
                 k, v, q, d_out, lse, delta, dk, dv,
                 starts, lengths,
                 k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -703,7 +706,8 @@ def _launch_backward(
             )  # fmt: skip
         if dq.numel():
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+            _launch(_backward_rows_kernel, "backward_rows", grid,
+                q, k, v,
                 q, d_out, k, v, lse, delta, dq,
                 starts, lengths,
                 q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

@@ -580,7 +580,8 @@ def _launch_forward(q, v, a, b, scale, q_start, k_start, q_starts, kv_lengths):
     starts, lengths = _places(q, v, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, v,
             a, v, b, out,
             starts, lengths,
             v.stride()[:3],
@@ -606,7 +607,8 @@ def _launch_backward(q, v, a, b, out, d_out, scale, q_start, k_start, q_starts, 
     starts, lengths = _places(q, v, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, v,
             v, b, a, d_out, dv, db,
             starts, lengths,
             v.stride()[:3], d_out.stride()[:3],
@@ -614,7 +616,8 @@ def _launch_backward(q, v, a, b, out, d_out, scale, q_start, k_start, q_starts, 
         )  # fmt: skip
     if da.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, v,
             a, d_out, v, b, da,
             starts, lengths,
             d_out.stride()[:3], v.stride()[:3],

@@ -397,7 +397,7 @@ def _pooled(x, width, stride, m, hidden):
 
 
 def _kept_blocks(kept, name, made, width, stride, axes, columns, prepared):
-    """What the passes read of blocks of keys; those that are full are made once, and kept under a name.
+    """What the passes read of blocks of keys; full ones are made once, and kept under a name.
 
     Args:
         made: makes it of data and places.
@@ -1006,7 +1006,8 @@ def _far_launch_forward(
     starts, lengths = _places(q, k_of_key, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _far_launch(_far_forward_kernel, "forward", grid, q, k_of_key, v_of_key,
+        _far_launch(_far_forward_kernel, "forward", grid,
+            q, k_of_key, v_of_key,
             q, k_of_key, v_of_key, out, lse, residual if keep_residual else None,
             starts, lengths,
             q.stride()[:3], k_of_key.stride()[:3], v_of_key.stride()[:3],
@@ -1045,7 +1046,8 @@ def _far_launch_backward(
         dq_total = _room_for_tiles(q)
         if d_v_of_key.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _far_launch("_far_backward_at_once_kernel", "backward_at_once", grid, q, k_of_key, v_of_key,
+            _far_launch("_far_backward_at_once_kernel", "backward_at_once", grid,
+                q, k_of_key, v_of_key,
                 k_of_key, v_of_key, q, d_out, dq_total, lse, delta, d_k_of_key, d_v_of_key,
                 starts, lengths,
                 k_of_key.stride()[:3], v_of_key.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1056,7 +1058,8 @@ def _far_launch_backward(
     else:
         if d_v_of_key.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _far_launch(_far_backward_columns_kernel, "backward_columns", grid, q, k_of_key, v_of_key,
+            _far_launch(_far_backward_columns_kernel, "backward_columns", grid,
+                q, k_of_key, v_of_key,
                 k_of_key, v_of_key, q, d_out, lse, delta, d_k_of_key, d_v_of_key,
                 starts, lengths,
                 k_of_key.stride()[:3], v_of_key.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1064,7 +1067,8 @@ def _far_launch_backward(
             )  # fmt: skip
         if dq.numel():
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _far_launch(_far_backward_rows_kernel, "backward_rows", grid, q, k_of_key, v_of_key,
+            _far_launch(_far_backward_rows_kernel, "backward_rows", grid,
+                q, k_of_key, v_of_key,
                 q, d_out, k_of_key, v_of_key, lse, delta, dq,
                 starts, lengths,
                 q.stride()[:3], d_out.stride()[:3], k_of_key.stride()[:3], v_of_key.stride()[:3],
@@ -4856,7 +4860,8 @@ def _near_launch_forward(
     starts, lengths = _places(q, k_win, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _near_launch(_near_forward_kernel, "forward", grid, q, k_win, v_win,
+        _near_launch(_near_forward_kernel, "forward", grid,
+            q, k_win, v_win,
             q, k_win, v_win, out, lse, residual if keep_residual else None,
             starts, lengths,
             q.stride()[:3], k_win.stride()[:3], v_win.stride()[:3],
@@ -4883,7 +4888,8 @@ def _near_launch_backward(
         dq_total = _room_for_tiles(q)
         if d_v_win.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _near_launch("_near_backward_at_once_kernel", "backward_at_once", grid, q, k_win, v_win,
+            _near_launch("_near_backward_at_once_kernel", "backward_at_once", grid,
+                q, k_win, v_win,
                 k_win, v_win, q, d_out, dq_total, lse, delta, d_k_win, d_v_win,
                 starts, lengths,
                 k_win.stride()[:3], v_win.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -4894,7 +4900,8 @@ def _near_launch_backward(
     else:
         if d_v_win.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _near_launch(_near_backward_columns_kernel, "backward_columns", grid, q, k_win, v_win,
+            _near_launch(_near_backward_columns_kernel, "backward_columns", grid,
+                q, k_win, v_win,
                 k_win, v_win, q, d_out, lse, delta, d_k_win, d_v_win,
                 starts, lengths,
                 k_win.stride()[:3], v_win.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -4902,7 +4909,8 @@ def _near_launch_backward(
             )  # fmt: skip
         if dq.numel():
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _near_launch(_near_backward_rows_kernel, "backward_rows", grid, q, k_win, v_win,
+            _near_launch(_near_backward_rows_kernel, "backward_rows", grid,
+                q, k_win, v_win,
                 q, d_out, k_win, v_win, lse, delta, dq,
                 starts, lengths,
                 q.stride()[:3], d_out.stride()[:3], k_win.stride()[:3], v_win.stride()[:3],

@@ -1315,7 +1315,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, by_s
                     n, m, k_start, each.tiles, 1, each.leads, factor_1, decay_1,
                 )  # fmt: skip
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q, k, v, out, out_state,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1341,7 +1342,8 @@ def _launch_backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k, v, q, d_out, dk, dv,
             starts, lengths,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1382,7 +1384,8 @@ def _launch_backward(q, k, v, out, d_out, scale, q_start, k_start, q_starts, kv_
                 )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             d_out, k, v, dq,
             starts, lengths,
             d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

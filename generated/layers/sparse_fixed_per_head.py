@@ -3237,7 +3237,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
     if out.numel():
         if m < _LEAST_KEYS:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel, "forward", grid, q, k, v,
+            _launch(_forward_kernel, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -3245,7 +3246,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
             )  # fmt: skip
         else:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel_1, "forward", grid, q, k, v,
+            _launch(_forward_kernel_1, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths,
@@ -3253,7 +3255,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
                 n, m, k_start, scale_log2,
             )  # fmt: skip
             grid = _grid(_longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2])
-            _launch(_forward_kernel_2, "forward", grid, q, k, v,
+            _launch(_forward_kernel_2, "forward", grid,
+                q, k, v,
                 q, k_2, v_2, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths, classes_2,
@@ -3261,7 +3264,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
                 n, places_2.shape[0], k_start, classes_2.shape[2], scale_log2,
             )  # fmt: skip
             grid = _grid(_longest(_CLASSES_3, 0, n), "BLOCK_M", heads, batch, classes_3.shape[2])
-            _launch(_forward_kernel_3, "forward", grid, q, k, v,
+            _launch(_forward_kernel_3, "forward", grid,
+                q, k, v,
                 q, k_3, v_3, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths, classes_3,
@@ -3269,7 +3273,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
                 n, places_3.shape[0], k_start, classes_3.shape[2], scale_log2,
             )  # fmt: skip
             grid = _grid(_longest(_CLASSES_4, 0, n), "BLOCK_M", heads, batch, classes_4.shape[2])
-            _launch(_forward_kernel_4, "forward", grid, q, k, v,
+            _launch(_forward_kernel_4, "forward", grid,
+                q, k, v,
                 q, k_4, v_4, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths, classes_4,
@@ -3277,7 +3282,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
                 n, places_4.shape[0], k_start, classes_4.shape[2], scale_log2,
             )  # fmt: skip
             grid = _grid(_longest(_CLASSES_5, 0, n), "BLOCK_M", heads, batch, classes_5.shape[2])
-            _launch(_forward_kernel_5, "forward", grid, q, k, v,
+            _launch(_forward_kernel_5, "forward", grid,
+                q, k, v,
                 q, k_5, v_5, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths, classes_5,
@@ -3332,7 +3338,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3341,7 +3348,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel_1", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel_1", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3352,7 +3360,8 @@ def _launch_backward(
                     grid = _grid(
                         _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
                     )
-                    _launch("_backward_at_once_kernel_2", "backward_at_once", grid, q, k, v,
+                    _launch("_backward_at_once_kernel_2", "backward_at_once", grid,
+                        q, k, v,
                         k_2, v_2, q, d_out, dq_total, lse, delta, dk_2, dv_2,
                         starts, lengths, classes_2,
                         k_2.stride()[:3], v_2.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3364,7 +3373,8 @@ def _launch_backward(
                     grid = _grid(
                         _longest(_CLASSES_3, 1, m), "BLOCK_N", kv_heads, batch, classes_3.shape[2]
                     )
-                    _launch("_backward_at_once_kernel_3", "backward_at_once", grid, q, k, v,
+                    _launch("_backward_at_once_kernel_3", "backward_at_once", grid,
+                        q, k, v,
                         k_3, v_3, q, d_out, dq_total, lse, delta, dk_3, dv_3,
                         starts, lengths, classes_3,
                         k_3.stride()[:3], v_3.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3376,7 +3386,8 @@ def _launch_backward(
                     grid = _grid(
                         _longest(_CLASSES_4, 1, m), "BLOCK_N", kv_heads, batch, classes_4.shape[2]
                     )
-                    _launch("_backward_at_once_kernel_4", "backward_at_once", grid, q, k, v,
+                    _launch("_backward_at_once_kernel_4", "backward_at_once", grid,
+                        q, k, v,
                         k_4, v_4, q, d_out, dq_total, lse, delta, dk_4, dv_4,
                         starts, lengths, classes_4,
                         k_4.stride()[:3], v_4.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3388,7 +3399,8 @@ def _launch_backward(
                     grid = _grid(
                         _longest(_CLASSES_5, 1, m), "BLOCK_N", kv_heads, batch, classes_5.shape[2]
                     )
-                    _launch("_backward_at_once_kernel_5", "backward_at_once", grid, q, k, v,
+                    _launch("_backward_at_once_kernel_5", "backward_at_once", grid,
+                        q, k, v,
                         k_5, v_5, q, d_out, dq_total, lse, delta, dk_5, dv_5,
                         starts, lengths, classes_5,
                         k_5.stride()[:3], v_5.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3401,7 +3413,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3409,7 +3422,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel_1, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel_1, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3419,7 +3433,8 @@ def _launch_backward(
                     grid = _grid(
                         _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
                     )
-                    _launch(_backward_columns_kernel_2, "backward_columns", grid, q, k, v,
+                    _launch(_backward_columns_kernel_2, "backward_columns", grid,
+                        q, k, v,
                         k_2, v_2, q, d_out, lse, delta, dk_2, dv_2,
                         starts, lengths, classes_2,
                         k_2.stride()[:3], v_2.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3430,7 +3445,8 @@ def _launch_backward(
                     grid = _grid(
                         _longest(_CLASSES_3, 1, m), "BLOCK_N", kv_heads, batch, classes_3.shape[2]
                     )
-                    _launch(_backward_columns_kernel_3, "backward_columns", grid, q, k, v,
+                    _launch(_backward_columns_kernel_3, "backward_columns", grid,
+                        q, k, v,
                         k_3, v_3, q, d_out, lse, delta, dk_3, dv_3,
                         starts, lengths, classes_3,
                         k_3.stride()[:3], v_3.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3441,7 +3457,8 @@ def _launch_backward(
                     grid = _grid(
                         _longest(_CLASSES_4, 1, m), "BLOCK_N", kv_heads, batch, classes_4.shape[2]
                     )
-                    _launch(_backward_columns_kernel_4, "backward_columns", grid, q, k, v,
+                    _launch(_backward_columns_kernel_4, "backward_columns", grid,
+                        q, k, v,
                         k_4, v_4, q, d_out, lse, delta, dk_4, dv_4,
                         starts, lengths, classes_4,
                         k_4.stride()[:3], v_4.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3452,7 +3469,8 @@ def _launch_backward(
                     grid = _grid(
                         _longest(_CLASSES_5, 1, m), "BLOCK_N", kv_heads, batch, classes_5.shape[2]
                     )
-                    _launch(_backward_columns_kernel_5, "backward_columns", grid, q, k, v,
+                    _launch(_backward_columns_kernel_5, "backward_columns", grid,
+                        q, k, v,
                         k_5, v_5, q, d_out, lse, delta, dk_5, dv_5,
                         starts, lengths, classes_5,
                         k_5.stride()[:3], v_5.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -3462,7 +3480,8 @@ def _launch_backward(
         if dq.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -3470,7 +3489,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel_1, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_1, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -3479,7 +3499,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2]
                 )
-                _launch(_backward_rows_kernel_2, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_2, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k_2, v_2, lse, delta, dq,
                     starts, lengths, classes_2,
                     q.stride()[:3], d_out.stride()[:3], k_2.stride()[:3], v_2.stride()[:3],
@@ -3488,7 +3509,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_3, 0, n), "BLOCK_M", heads, batch, classes_3.shape[2]
                 )
-                _launch(_backward_rows_kernel_3, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_3, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k_3, v_3, lse, delta, dq,
                     starts, lengths, classes_3,
                     q.stride()[:3], d_out.stride()[:3], k_3.stride()[:3], v_3.stride()[:3],
@@ -3497,7 +3519,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_4, 0, n), "BLOCK_M", heads, batch, classes_4.shape[2]
                 )
-                _launch(_backward_rows_kernel_4, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_4, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k_4, v_4, lse, delta, dq,
                     starts, lengths, classes_4,
                     q.stride()[:3], d_out.stride()[:3], k_4.stride()[:3], v_4.stride()[:3],
@@ -3506,7 +3529,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_5, 0, n), "BLOCK_M", heads, batch, classes_5.shape[2]
                 )
-                _launch(_backward_rows_kernel_5, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_5, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k_5, v_5, lse, delta, dq,
                     starts, lengths, classes_5,
                     q.stride()[:3], d_out.stride()[:3], k_5.stride()[:3], v_5.stride()[:3],

@@ -1614,7 +1614,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
     if out.numel():
         if m < _LEAST_KEYS:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel, "forward", grid, q, k, v,
+            _launch(_forward_kernel, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1622,7 +1623,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
             )  # fmt: skip
         else:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel_1, "forward", grid, q, k, v,
+            _launch(_forward_kernel_1, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths,
@@ -1630,7 +1632,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
                 n, m, k_start, scale_log2,
             )  # fmt: skip
             grid = _grid(_longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2])
-            _launch(_forward_kernel_2, "forward", grid, q, k, v,
+            _launch(_forward_kernel_2, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths, classes_2,
@@ -1662,7 +1665,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1671,7 +1675,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel_1", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel_1", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1681,7 +1686,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
                 )
-                _launch("_backward_at_once_kernel_2", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel_2", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths, classes_2,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1693,7 +1699,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1701,7 +1708,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel_1, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel_1, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1710,7 +1718,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
                 )
-                _launch(_backward_columns_kernel_2, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel_2, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths, classes_2,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1719,7 +1728,8 @@ def _launch_backward(
         if dq.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1727,7 +1737,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel_1, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_1, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1736,7 +1747,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2]
                 )
-                _launch(_backward_rows_kernel_2, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_2, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths, classes_2,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],

@@ -1661,7 +1661,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
     if out.numel():
         if m < _LEAST_KEYS:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel, "forward", grid, q, k, v,
+            _launch(_forward_kernel, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None,
                 starts, lengths,
                 q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1669,7 +1670,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
             )  # fmt: skip
         else:
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_forward_kernel_1, "forward", grid, q, k, v,
+            _launch(_forward_kernel_1, "forward", grid,
+                q, k, v,
                 q, k, v, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths,
@@ -1677,7 +1679,8 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, keep
                 n, m, k_start, scale_log2,
             )  # fmt: skip
             grid = _grid(_longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2])
-            _launch(_forward_kernel_2, "forward", grid, q, k, v,
+            _launch(_forward_kernel_2, "forward", grid,
+                q, k, v,
                 q, k_2, v_2, out, lse, residual if keep_residual else None, peak_state, rows_state,
                 total_state,
                 starts, lengths, classes_2,
@@ -1714,7 +1717,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1723,7 +1727,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch("_backward_at_once_kernel_1", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel_1", "backward_at_once", grid,
+                    q, k, v,
                     k, v, q, d_out, dq_total, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1733,7 +1738,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
                 )
-                _launch("_backward_at_once_kernel_2", "backward_at_once", grid, q, k, v,
+                _launch("_backward_at_once_kernel_2", "backward_at_once", grid,
+                    q, k, v,
                     k_2, v_2, q, d_out, dq_total, lse, delta, dk_2, dv_2,
                     starts, lengths, classes_2,
                     k_2.stride()[:3], v_2.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1745,7 +1751,8 @@ def _launch_backward(
         if dv.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1753,7 +1760,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(m, "BLOCK_N", kv_heads, batch)
-                _launch(_backward_columns_kernel_1, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel_1, "backward_columns", grid,
+                    q, k, v,
                     k, v, q, d_out, lse, delta, dk, dv,
                     starts, lengths,
                     k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1762,7 +1770,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 1, m), "BLOCK_N", kv_heads, batch, classes_2.shape[2]
                 )
-                _launch(_backward_columns_kernel_2, "backward_columns", grid, q, k, v,
+                _launch(_backward_columns_kernel_2, "backward_columns", grid,
+                    q, k, v,
                     k_2, v_2, q, d_out, lse, delta, dk_2, dv_2,
                     starts, lengths, classes_2,
                     k_2.stride()[:3], v_2.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -1771,7 +1780,8 @@ def _launch_backward(
         if dq.numel():
             if m < _LEAST_KEYS:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1779,7 +1789,8 @@ def _launch_backward(
                 )  # fmt: skip
             else:
                 grid = _grid(n, "BLOCK_M", heads, batch)
-                _launch(_backward_rows_kernel_1, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_1, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k, v, lse, delta, dq,
                     starts, lengths,
                     q.stride()[:3], d_out.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -1788,7 +1799,8 @@ def _launch_backward(
                 grid = _grid(
                     _longest(_CLASSES_2, 0, n), "BLOCK_M", heads, batch, classes_2.shape[2]
                 )
-                _launch(_backward_rows_kernel_2, "backward_rows", grid, q, k, v,
+                _launch(_backward_rows_kernel_2, "backward_rows", grid,
+                    q, k, v,
                     q, d_out, k_2, v_2, lse, delta, dq,
                     starts, lengths, classes_2,
                     q.stride()[:3], d_out.stride()[:3], k_2.stride()[:3], v_2.stride()[:3],

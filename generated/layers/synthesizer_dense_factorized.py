@@ -728,7 +728,8 @@ def _launch_forward(
     starts, lengths = _places(A, vector_of_key, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, A, vector_of_key, v, C,
+        _launch(_forward_kernel, "forward", grid,
+            A, vector_of_key, v, C,
             A, C, vector_of_key, vector_of_key_2, v, out, lse, residual if keep_residual else None,
             starts, lengths,
             A.stride()[:3], C.stride()[:3], vector_of_key.stride()[:3],
@@ -778,7 +779,8 @@ def _launch_backward(
         dC = _room_for_tiles(C)
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch("_backward_at_once_kernel", "backward_at_once", grid, A, vector_of_key, v, C,
+            _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                A, vector_of_key, v, C,
                 vector_of_key, vector_of_key_2, v, A, C, d_out, dA, dC, lse, delta, d_vector_of_key,
                 d_vector_of_key_2, dv,
                 starts, lengths,
@@ -792,7 +794,8 @@ def _launch_backward(
     else:
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch(_backward_columns_kernel, "backward_columns", grid, A, vector_of_key, v, C,
+            _launch(_backward_columns_kernel, "backward_columns", grid,
+                A, vector_of_key, v, C,
                 vector_of_key, vector_of_key_2, v, A, C, d_out, lse, delta, d_vector_of_key,
                 d_vector_of_key_2, dv,
                 starts, lengths,
@@ -802,7 +805,8 @@ def _launch_backward(
             )  # fmt: skip
         if dA.numel():
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_backward_rows_kernel, "backward_rows", grid, A, vector_of_key, v, C,
+            _launch(_backward_rows_kernel, "backward_rows", grid,
+                A, vector_of_key, v, C,
                 A, C, d_out, vector_of_key, vector_of_key_2, v, lse, delta, dA, dC,
                 starts, lengths,
                 A.stride()[:3], C.stride()[:3], d_out.stride()[:3], vector_of_key.stride()[:3],

@@ -708,7 +708,8 @@ def _launch_forward(
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, q, k, v,
+        _launch(_forward_kernel, "forward", grid,
+            q, k, v,
             q, blend_of_row, blend_of_row_2, k, v, R, out, lse, residual if keep_residual else None,
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
@@ -752,7 +753,8 @@ def _launch_backward(
     starts, lengths = _places(q, k, q_start, q_starts, kv_lengths)
     if dv.numel():
         grid = _grid(m, "BLOCK_N", kv_heads, batch)
-        _launch(_backward_columns_kernel, "backward_columns", grid, q, k, v,
+        _launch(_backward_columns_kernel, "backward_columns", grid,
+            q, k, v,
             k, v, q, blend_of_row, blend_of_row_2, d_out, R, lse, delta, dk, dv,
             starts, lengths,
             k.stride()[:3], v.stride()[:3], q.stride()[:3], d_out.stride()[:3],
@@ -760,7 +762,8 @@ def _launch_backward(
         )  # fmt: skip
     if dq.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_backward_rows_kernel, "backward_rows", grid, q, k, v,
+        _launch(_backward_rows_kernel, "backward_rows", grid,
+            q, k, v,
             q, blend_of_row, blend_of_row_2, d_out, k, v, R, lse, delta, dq, d_blend_of_row,
             d_blend_of_row_2,
             starts, lengths,

@@ -648,7 +648,8 @@ def _launch_forward(R1_of_row, R2_of_key, v, q_start, k_start, q_starts, kv_leng
     starts, lengths = _places(R1_of_row, R2_of_key, q_start, q_starts, kv_lengths)
     if out.numel():
         grid = _grid(n, "BLOCK_M", heads, batch)
-        _launch(_forward_kernel, "forward", grid, R1_of_row, R2_of_key, v,
+        _launch(_forward_kernel, "forward", grid,
+            R1_of_row, R2_of_key, v,
             R1_of_row, R2_of_key, v, out, lse, residual if keep_residual else None,
             starts, lengths,
             R1_of_row.stride()[:3], R2_of_key.stride()[:3], v.stride()[:3],
@@ -685,7 +686,8 @@ def _launch_backward(
         d_R1_of_row = _room_for_tiles(R1_of_row)
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch("_backward_at_once_kernel", "backward_at_once", grid, R1_of_row, R2_of_key, v,
+            _launch("_backward_at_once_kernel", "backward_at_once", grid,
+                R1_of_row, R2_of_key, v,
                 R2_of_key, v, R1_of_row, d_out, d_R1_of_row, lse, delta, d_R2_of_key, dv,
                 starts, lengths,
                 R2_of_key.stride()[:3], v.stride()[:3], R1_of_row.stride()[:3], d_out.stride()[:3],
@@ -696,7 +698,8 @@ def _launch_backward(
     else:
         if dv.numel():
             grid = _grid(m, "BLOCK_N", kv_heads, batch)
-            _launch(_backward_columns_kernel, "backward_columns", grid, R1_of_row, R2_of_key, v,
+            _launch(_backward_columns_kernel, "backward_columns", grid,
+                R1_of_row, R2_of_key, v,
                 R2_of_key, v, R1_of_row, d_out, lse, delta, d_R2_of_key, dv,
                 starts, lengths,
                 R2_of_key.stride()[:3], v.stride()[:3], R1_of_row.stride()[:3], d_out.stride()[:3],
@@ -704,7 +707,8 @@ def _launch_backward(
             )  # fmt: skip
         if d_R1_of_row.numel():
             grid = _grid(n, "BLOCK_M", heads, batch)
-            _launch(_backward_rows_kernel, "backward_rows", grid, R1_of_row, R2_of_key, v,
+            _launch(_backward_rows_kernel, "backward_rows", grid,
+                R1_of_row, R2_of_key, v,
                 R1_of_row, d_out, R2_of_key, v, lse, delta, d_R1_of_row,
                 starts, lengths,
                 R1_of_row.stride()[:3], d_out.stride()[:3], R2_of_key.stride()[:3], v.stride()[:3],

@@ -302,7 +302,7 @@ def _pooled(x, width, stride, m, hidden):
 ''',
     "_kept_blocks": '''
 def _kept_blocks(kept, name, made, width, stride, axes, columns, prepared):
-    """What the passes read of blocks of keys; those that are full are made once, and kept under a name.
+    """What the passes read of blocks of keys; full ones are made once, and kept under a name.
 
     Args:
         made: makes it of data and places.

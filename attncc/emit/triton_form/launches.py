@@ -169,8 +169,8 @@ class Launches(ListedLaunches):
         more += ["raw=raw"] if kernel is self.in_order and self.carried and self.carried.formulas else []
         groups += [more] if more else []
         name = f'"{printer.name}"' if kernel.in_order else printer.name
-        opening = f'_launch({name}, "{kernel.name}", grid, {self.shapes().arguments},'
-        writer.listing(opening, groups, ")")
+        opening = f'_launch({name}, "{kernel.name}", grid,'
+        writer.listing(opening, [[self.shapes().arguments], *groups], ")")
         for name in made:
             writer.line(f"_put_back({name}, {name}{piece.name}, rows{piece.name})")
         for name in sums:
