@@ -82,7 +82,7 @@ def test_a_wrong_module_fails_with_both_parameters(monkeypatch: pytest.MonkeyPat
         return original(plan, in_c=in_c).replace("i - j <= ", "i - j <= 1 + ")
 
     monkeypatch.setattr(compiler, "emit", wrong)
-    result = run("check", "-", "--quick", "-D", "w=40", "--json", stdin=SMALL)
+    result = run("check", "-", "--quick", "--form", "torch", "-D", "w=40", "--json", stdin=SMALL)
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert [each["parameters"] for each in found["reports"]] == [{"w": 40}, {"w": 13}]
@@ -121,6 +121,6 @@ def test_requirements_that_no_small_value_meets_leave_the_spec_as_it_is() -> Non
 def test_a_spec_with_an_error_keeps_no_other_from_being_checked(tmp_path: Path) -> None:
     (tmp_path / "bad.attn").write_text("attention bad { pattern = casual }")
     (tmp_path / "tiny.attn").write_text(SMALL)
-    result = run("check", tmp_path, "--quick")
+    result = run("check", tmp_path, "--quick", "--form", "torch")
     assert result.exit_code == 1 and "error[E201]" in result.stderr
     assert result.stdout.startswith("tiny (w = 4)\n") and "ok: " in result.stdout

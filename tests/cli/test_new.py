@@ -28,7 +28,7 @@ def test_it_compiles_as_it_is_and_passes_the_checks(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == TEXT
     assert run("build", path, "-o", tmp_path / "built").exit_code == 0
     assert (tmp_path / "built/mine.py").exists()
-    assert run("check", path, "--quick").exit_code == 0
+    assert run("check", path, "--quick", "--form", "torch").exit_code == 0
 
 
 def test_it_shows_every_field_and_choices() -> None:
@@ -129,6 +129,6 @@ def test_a_layer_compiles_as_it_is_and_passes_the_checks(tmp_path: Path) -> None
     assert run("fmt", "--check", path).exit_code == 0
     assert run("build", path, "-o", tmp_path / "built").exit_code == 0
     assert "class Mine(nn.Module):" in (tmp_path / "built/mine.py").read_text(encoding="utf-8")
-    assert run("check", path, "--quick").exit_code == 0
+    assert run("check", path, "--quick", "--form", "torch").exit_code == 0
     assert "mine_core" in run("explain", path).stdout
     assert "dim, h = 8, w = 64" in run("list", tmp_path).stdout.replace("  ", " ")
