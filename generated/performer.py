@@ -4526,6 +4526,18 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
     int64_t spot = (int64_t)batch * heads + head;
     summed_value summed = number_of((summed_ptr + spot)[0]);
+    // the run has lost keys, and nothing is ever subtracted
+    if (f1 < summed) {
+        for (int x = 0; x < BLOCK_D; x++) {
+            #pragma omp simd
+            for (int y = 0; y < BLOCK_E; y++)
+                put(state_type, (state_ptr + spot * (BLOCK_D * BLOCK_E))[x * BLOCK_E + y], 0);
+        }
+        summed = 0;
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            put(plain_type, (plain_ptr + spot * BLOCK_D)[x], 0);
+    }
     for (int tile = larger(summed, f0); tile < f1; tile++) {
         b_of_key = load_rows(b_of_key_type, &b_of_key_room[0][0], b_of_key_ptr + tile
                 * b_of_key_step, b_of_key_strides[2], NULL, BLOCK_N, D, BLOCK_D);
@@ -4545,7 +4557,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
             put(plain_type, (plain_ptr + spot * BLOCK_D)[x], number_of((plain_ptr + spot
                     * BLOCK_D)[x]) + numbers[x]);
     }
-    put(summed_type, (summed_ptr + spot)[0], larger(summed, f1));
+    put(summed_type, (summed_ptr + spot)[0], f1);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         rows[r] = 0;

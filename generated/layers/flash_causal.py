@@ -6706,6 +6706,18 @@ static void forward_in_order_kernel(const Grid program, const Grid programs, q2_
     int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
     int64_t spot = (int64_t)batch * heads + head;
     summed_value summed = number_of((summed_ptr + spot)[0]);
+    // the run has lost keys, and nothing is ever subtracted
+    if (f1 < summed) {
+        for (int x = 0; x < BLOCK_D; x++) {
+            #pragma omp simd
+            for (int y = 0; y < BLOCK_E; y++)
+                put(state_type, (state_ptr + spot * (BLOCK_D * BLOCK_E))[x * BLOCK_E + y], 0);
+        }
+        summed = 0;
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            put(plain_type, (plain_ptr + spot * BLOCK_D)[x], 0);
+    }
     for (int tile = larger(summed, f0); tile < f1; tile++) {
         k2 = load_rows(k2_type, &k2_room[0][0], k2_ptr + tile * k2_step, k2_strides[2], NULL,
                 BLOCK_N, D, BLOCK_D);
@@ -6725,7 +6737,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs, q2_
             put(plain_type, (plain_ptr + spot * BLOCK_D)[x], number_of((plain_ptr + spot
                     * BLOCK_D)[x]) + numbers[x]);
     }
-    put(summed_type, (summed_ptr + spot)[0], larger(summed, f1));
+    put(summed_type, (summed_ptr + spot)[0], f1);
     for (int r = 0; r < BLOCK_M; r++) {
         #pragma omp simd
         for (int x = 0; x < BLOCK_E; x++)

@@ -84,6 +84,15 @@ def test_features_are_made_in_tiles_where_nobody_takes_gradients(
     torch.testing.assert_close(made, expected.float(), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("pattern", ["i + j < 150", "h % 2 == 0 ? causal : j < 64 * (i // 64 % 2) + 70"])
+def test_sums_begin_anew_where_runs_lose_keys(pattern: str, tmp_path: Path) -> None:
+    weight = "dot(elu(q) + 1, elu(k) + 1); normalize = rows + 0.001"
+    built = build(f"attention a {{ pattern = {pattern}; weight = {weight} }}", tmp_path, in_c=True)
+    assert "_forward_in_order_kernel" in built.module._C_KERNELS
+    verdict = compare(built.module, built.spec, replace(PLAIN, n=260, m=260), "c linear")
+    assert verdict.ok, verdict.text
+
+
 @pytest.mark.parametrize("number", draws(2), ids=lambda number: f"draw-{number}")
 def test_random_specs(number: int, tmp_path: Path) -> None:
     pick = picker(1000 + number)

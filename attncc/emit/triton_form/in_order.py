@@ -55,7 +55,7 @@ class SumsInOrder:
 
 
 def sums_in_order(core: Core, sides: Sides, running: RunningSums, known: frozenset[str]) -> SumsInOrder | None:
-    """None where runs of keys do not grow from the first one on, or terms are no plain products.
+    """None where runs of keys do not begin at the first one, or terms are no plain products.
 
     Args:
         known: the numbers of the call that the kernel has.
@@ -107,6 +107,15 @@ def print_sums_in_order(kernel: KernelPlaces, carried: SumsInOrder) -> None:
     writer.line("spot = tl.cast(batch, tl.int64) * heads + head")
     writer.line("summed = tl.load(summed_ptr + spot)")
     places = [f"(spot * {count} + {at})" if count > 1 else "spot" for at in range(count)]
+    with writer.block("if f1 < summed:  # the run has lost keys, and nothing is ever subtracted"):
+        kernel.used.add("_sums_at")
+        for place in places:
+            at = f"state_ptr + {place} * ({width} * {values}), 1, {values}, {width}, {values}"
+            writer.line(f"tl.store(_sums_at({at}), tl.zeros([{width}, {values}], tl.float32))")
+            writer.line(
+                f"tl.store(plain_ptr + {place} * {width} + tl.arange(0, {width}), tl.zeros([{width}], tl.float32))"
+            )
+        writer.line("summed = 0")
     with writer.block("for tile in range(tl.maximum(summed, f0), f1):"):
         names = dict.fromkeys((carried.values, *(term.key for term in carried.terms)))
         for node in kernel.vectors:
@@ -126,7 +135,7 @@ def print_sums_in_order(kernel: KernelPlaces, carried: SumsInOrder) -> None:
             at = f"plain_ptr + {place} * {width} + tl.arange(0, {width})"
             writer.line(f"numbers = tl.sum({features}, 0)")
             writer.line(f"tl.store({at}, tl.load({at}) + numbers)")
-    writer.line("tl.store(summed_ptr + spot, tl.maximum(summed, f1))")
+    writer.line("tl.store(summed_ptr + spot, f1)")
     for one in carried.sums:
         shape = f"[{BLOCK[Axis.ROW]}, {values}]" if one.of_values else f"[{BLOCK[Axis.ROW]}]"
         writer.line(f"{one.node} = tl.zeros({shape}, tl.float32)")
