@@ -2875,6 +2875,11 @@ def _copied(cache):
 
 def _together(cache, one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale):
     """The rows of new tokens, of those that branches give."""
+    batch, heads = q.shape[:2]
+    _expect_data("a1", a1, (q.shape[-1],), "[d]", "numbers", q)
+    _expect_data("b1", b1, (q.shape[-1],), "[d]", "numbers", q)
+    _expect_data("a2", a2, (q.shape[-1],), "[d]", "numbers", q)
+    _expect_data("b2", b2, (q.shape[-1],), "[d]", "numbers", q)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     at = cache.one.position - q.shape[2]
     out = _combined(one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale, at, at, None, None)
@@ -2906,11 +2911,13 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
     _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
-    carried = _copied(cache)  # no branch goes on where another one refuses its arguments
+    # A step that any branch refuses leaves the cache as it was.
+    carried = _copied(cache)
     one, _ = _one_step(q, k, v, carried.one, scale=scale)
     two, _ = _two_step(v, q2, k2, carried.two, scale=scale)
+    out = _together(carried, one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale)
     cache.__dict__.update(carried.__dict__)
-    return _together(cache, one, two, q, k, v, q2, k2, a1, b1, a2, b2, scale), cache
+    return out, cache
 
 
 @torch.no_grad()

@@ -4898,11 +4898,13 @@ def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache, *, scale: float | None =
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
     _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
-    carried = _copied(cache)  # no branch goes on where another one refuses its arguments
+    # A step that any branch refuses leaves the cache as it was.
+    carried = _copied(cache)
     sums, _ = _sums_step(q, k, carried.sums, scale=scale)
     mean, _ = _mean_step(q, k, v, sums, carried.mean, scale=scale)
+    out = _together(carried, mean, q, k, v, scale)
     cache.__dict__.update(carried.__dict__)
-    return _together(cache, mean, q, k, v, scale), cache
+    return out, cache
 
 
 @torch.no_grad()

@@ -4858,11 +4858,13 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
     _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
-    carried = _copied(cache)  # no branch goes on where another one refuses its arguments
+    # A step that any branch refuses leaves the cache as it was.
+    carried = _copied(cache)
     near, _ = _near_step(q, k, v, bias, carried.near)
     far, _ = _far_step(v, q2, k2, carried.far, scale=scale)
+    out = _together(carried, near, far, q, k, v, q2, k2, bias, scale)
     cache.__dict__.update(carried.__dict__)
-    return _together(cache, near, far, q, k, v, q2, k2, bias, scale), cache
+    return out, cache
 
 
 @torch.no_grad()

@@ -6064,12 +6064,14 @@ def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache, *, scale: float | None =
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
     _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
-    carried = _copied(cache)  # no branch goes on where another one refuses its arguments
+    # A step that any branch refuses leaves the cache as it was.
+    carried = _copied(cache)
     near, near_lse, _ = _near_step(q, k, v, carried.near, scale=scale, return_lse=True)
     mid, mid_lse, _ = _mid_step(q, k, v, carried.mid, scale=scale, return_lse=True)
     far, far_lse, _ = _far_step(q, k, v, carried.far, scale=scale, return_lse=True)
+    out = _together(carried, near, mid, far, near_lse, mid_lse, far_lse, q, k, v, scale)
     cache.__dict__.update(carried.__dict__)
-    return _together(cache, near, mid, far, near_lse, mid_lse, far_lse, q, k, v, scale), cache
+    return out, cache
 
 
 @torch.no_grad()

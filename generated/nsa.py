@@ -5993,6 +5993,10 @@ def _copied(cache):
 
 def _together(cache, far, fine, near, q, k, v, k_far, v_far, k_win, v_win, a, b, c, scale):
     """The rows of new tokens, of those that branches give."""
+    batch, heads = q.shape[:2]
+    _expect_data("a", a, (batch, heads, q.shape[2]), "[batch, heads, n]", "numbers", q)
+    _expect_data("b", b, (batch, heads, q.shape[2]), "[batch, heads, n]", "numbers", q)
+    _expect_data("c", c, (batch, heads, q.shape[2]), "[batch, heads, n]", "numbers", q)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     at = cache.far.position - q.shape[2]
     out = _combined(
@@ -6027,14 +6031,14 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
     _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
-    carried = _copied(cache)  # no branch goes on where another one refuses its arguments
+    # A step that any branch refuses leaves the cache as it was.
+    carried = _copied(cache)
     far, _ = _far_step(q, k_far, v_far, carried.far, scale=scale)
     fine, _ = _fine_step(q, k, v, k_far, carried.fine, scale=scale)
     near, _ = _near_step(q, k_win, v_win, carried.near, scale=scale)
+    out = _together(carried, far, fine, near, q, k, v, k_far, v_far, k_win, v_win, a, b, c, scale)
     cache.__dict__.update(carried.__dict__)
-    return _together(
-        cache, far, fine, near, q, k, v, k_far, v_far, k_win, v_win, a, b, c, scale
-    ), cache
+    return out, cache
 
 
 @torch.no_grad()
