@@ -15,6 +15,7 @@
 
 import atexit
 import bisect
+import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
@@ -1709,8 +1710,8 @@ def _forward_slab(q_of_row, k_of_key, v, numbers, slab, chunks, work, call, stat
         rows.add_(weight.sum(-1, keepdim=True))
         total.baddbmm_(_pairs(weight, q_of_row), v_tile)
     norm = _maximum(rows, 1e-06)
-    out = total.mul_(_pairs(_reciprocal(norm), q_of_row))
     inverse = _where(norm == 0, 0.0, 1 / norm, q_of_row)
+    out = total.mul_(_pairs(inverse, q_of_row))
     lse = torch.log(norm)
     slope = _where(rows > 1e-06, 1.0, 0.0, q_of_row)
     return out, inverse, slope, lse
@@ -2440,8 +2441,7 @@ def _at_once(heads, q, width):
     """How many slabs of some heads are computed together: as many as stay in the cache."""
     found = max(
         1,
-        2
-        * _SCORES
+        _SCORES
         // (heads * max(_ROWS * width, _ROWS * _ROWS, (q.shape[-1] + q.shape[-1]) * q.shape[-1])),
     )
     return 1 << found.bit_length() - 1  # so that groups of slabs and of blocks begin together
@@ -2813,7 +2813,7 @@ def _begun(found, q_of_row, numbers, heads, slab):
         s0, s1, s2, s3 = sums
         f0, f1 = _row_features(q_of_row, i, numbers, (*slab.shape, heads))
         own = (
-            torch.bmm(f0, s0) + torch.bmm(f1, s1),
+            (f0 * s0.mT).sum(-1, keepdim=True) + (f1 * s1.mT).sum(-1, keepdim=True),
             torch.bmm(f0, s2) + torch.bmm(f1, s3),
         )
         total = _added(total, own)
@@ -2843,8 +2843,8 @@ def _row_gradients(found, q_of_row, d_rows, inverse, delta, slope, numbers, head
             (q_of_row,) = _leaves(q_of_row)
             features = _row_features(q_of_row, i, numbers, (*slab.shape, heads))
         d_features = (
-            torch.bmm(g0, s0.mT) + torch.bmm(g1, s2.mT),
-            torch.bmm(g0, s1.mT) + torch.bmm(g1, s3.mT),
+            g0 * s0.mT + torch.bmm(g1, s2.mT),
+            g0 * s1.mT + torch.bmm(g1, s3.mT),
         )  # fmt: skip
         own = _pulled(features, (q_of_row,), d_features)
         total = _added(total, own)
@@ -2857,8 +2857,8 @@ def _of_slab(q_of_row, d_rows, inverse, delta, slope, numbers, heads, slab):
     f0, f1 = _row_features(q_of_row, i, numbers, (*slab.shape, heads))
     g0, g1 = _sum_gradients(d_rows, inverse, delta, slope, numbers, slab, heads)
     states = (
-        torch.bmm(f0.mT, g0),
-        torch.bmm(f1.mT, g0),
+        (f0 * g0).sum(1)[..., None],
+        (f1 * g0).sum(1)[..., None],
         torch.bmm(f0.mT, g1),
         torch.bmm(f1.mT, g1),
     )  # fmt: skip
@@ -3846,6 +3846,7 @@ class _CKernel:
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
         self.arg_names = (*self.arguments, *self.constants)
+        self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
 
     def __getitem__(self, grid):
@@ -3863,12 +3864,24 @@ class _CKernel:
         types = tuple(x.dtype if isinstance(x, Tensor) else None for x in arguments)
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
-            self.compiled[known] = _c_library(self._source(types, constants)).run
+            self._compile(types, constants, known)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
             *map(self._given, self.arguments, arguments),
         )
+
+    def _compile(self, types, constants, known):
+        """Compile it, and at the same time its like in other pieces, which run next."""
+        alike = [
+            x
+            for x in _C_KERNELS.values()
+            if x.pass_of_pieces == self.pass_of_pieces and known not in x.compiled
+        ]
+        with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
+            libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
+        for x, library in zip(alike, libraries, strict=True):
+            x.compiled[known] = library.run
 
     def _given(self, name, x):
         if x is None:
@@ -4407,6 +4420,66 @@ INLINE void multiply(const int rows, const int inner, const int columns, const r
     for (; j + LANES <= columns; j += LANES)
         multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
 }
+
+// --- products of masked tiles -------------------------------------------------------------------
+
+// What LANES rows, or keys, relate to at all: [first, end) of the others of the tile.
+typedef struct { int first, end; } Span;
+
+INLINE Span with_span(Span before, int at) { return (Span){smaller(before.first, at), at + 1}; }
+
+// Numbers of pairs, [others, lanes]: beyond the spans there is nothing to know. Without spans all.
+INLINE void multiply_pairs(const Span *spans, const int others, const int inner, const int lanes,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step, const int adds)
+{
+    if (!spans) {
+        multiply(others, inner, lanes, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, b += LANES, out += LANES) {
+        const int first = spans[at].first, end = spans[at].end;
+        for (int c = 0; c < others && !adds; c++)
+            if (c < first || c >= end) *(vector *)(out + c * out_step) = (vector){0};
+        if (first < end)
+            multiply_columns(1, end - first, inner, a + first * a_row, a_row, a_inner, b, b_step,
+                             out + first * out_step, out_step, adds);
+    }
+}
+
+// Sums for lanes over the others, of numbers of pairs that are 0 beyond the spans.
+INLINE void multiply_lanes(const Span *spans, const int lanes, const int others, const int columns,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(lanes, others, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_row, out += LANES * out_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(LANES, end - first, columns, a + first * a_inner, a_row, a_inner,
+                     b + first * b_step, b_step, out, out_step, 1);
+    }
+}
+
+// Sums for the others over lanes.
+INLINE void multiply_others(const Span *spans, const int others, const int lanes, const int columns,
+                            const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                            int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(others, lanes, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_inner, b += LANES * b_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(end - first, LANES, columns, a + first * a_row, a_row, a_inner, b, b_step,
+                     out + first * out_step, out_step, 1);
+    }
+}
 """
 
 _C_KERNELS = {
@@ -4442,8 +4515,19 @@ INLINE void forward_tile(real *restrict rows, real (*restrict total)[BLOCK_E], c
     }
     k_of_key = load_rows(k_of_key_type, &k_of_key_room[0][0], k_of_key_ptr, k_of_key_stride, MASKED
             ? visible : NULL, BLOCK_N, D, BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k_of_key.at, k_of_key.step, 1, &q_of_row_turned[0][0],
-            BLOCK_M, &dot_q_of_rowk_of_key[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k_of_key.at, k_of_key.step, 1,
+            &q_of_row_turned[0][0], BLOCK_M, &dot_q_of_rowk_of_key[0][0], BLOCK_M, 0);
     for (int r = 0; r < BLOCK_M; r++)
         rows_sum[r] = R(0.0);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -4462,8 +4546,8 @@ INLINE void forward_tile(real *restrict rows, real (*restrict total)[BLOCK_E], c
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         rows[r] = rows[r] + rows_sum[r];
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel(const Grid program, const Grid programs, q_of_row_type *q_of_row_ptr,
@@ -4665,8 +4749,19 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
     }
     q_of_row = load_rows(q_of_row_type, &q_of_row_room[0][0], q_of_row_ptr, q_of_row_stride, MASKED
             ? visible : NULL, BLOCK_M, D, BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q_of_row.at, q_of_row.step, 1, &k_of_key_turned[0][0],
-            BLOCK_N, &dot_q_of_rowk_of_key[0][0], BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= j[c] <= i[r];
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q_of_row.at, q_of_row.step, 1,
+            &k_of_key_turned[0][0], BLOCK_N, &dot_q_of_rowk_of_key[0][0], BLOCK_N, 0);
     for (int r = 0; r < BLOCK_M; r++) {
         #pragma omp simd
         for (int c = 0; c < BLOCK_N; c++) {
@@ -4686,8 +4781,8 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             share[r][c] = weight[r][c] * inverse[r];
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++) {
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -4704,10 +4799,10 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
                     : R(0.0);
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_dot_q_of_rowk_of_key[0][0], 1, BLOCK_N, q_of_row.at,
-            q_of_row.step, &d_k_of_key[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_dot_q_of_rowk_of_key[0][0],
+            1, BLOCK_N, q_of_row.at, q_of_row.step, &d_k_of_key[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel(const Grid program, const Grid programs,
@@ -4882,8 +4977,19 @@ INLINE void backward_rows_tile(real (*restrict d_q_of_row)[BLOCK_D], const Rows 
         for (int r = 0; r < BLOCK_M; r++)
             if (MASKED) related[c][r] = (j[c] <= i[r]) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     k_of_key = load_rows(k_of_key_type, &k_of_key_room[0][0], k_of_key_ptr, k_of_key_stride, MASKED
             ? visible : NULL, BLOCK_N, D, BLOCK_D);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -4896,8 +5002,8 @@ INLINE void backward_rows_tile(real (*restrict d_q_of_row)[BLOCK_D], const Rows 
                     : R(0.0);
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_dot_q_of_rowk_of_key[0][0], 1, BLOCK_M, k_of_key.at,
-            k_of_key.step, &d_q_of_row[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_dot_q_of_rowk_of_key[0][0],
+            1, BLOCK_M, k_of_key.at, k_of_key.step, &d_q_of_row[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel(const Grid program, const Grid programs, d_out_type *d_out_ptr,
@@ -5044,8 +5150,19 @@ INLINE void forward_in_order_tile(real *restrict rows, real (*restrict total)[BL
                 k_of_key[c][x] = x < D ? larger(k_of_key[c][x], R(0.0)) : R(0.0);
         }
     }
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, &k_of_key[0][0], BLOCK_D, 1, &q_of_row_turned[0][0],
-            BLOCK_M, &dot_q_of_rowk_of_key[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, &k_of_key[0][0], BLOCK_D, 1,
+            &q_of_row_turned[0][0], BLOCK_M, &dot_q_of_rowk_of_key[0][0], BLOCK_M, 0);
     for (int r = 0; r < BLOCK_M; r++)
         rows_sum[r] = R(0.0);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -5064,8 +5181,8 @@ INLINE void forward_in_order_tile(real *restrict rows, real (*restrict total)[BL
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         rows[r] = rows[r] + rows_sum[r];
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_in_order_kernel(const Grid program, const Grid programs,

@@ -18,6 +18,7 @@
 # Decoder: keeps every key so far.
 
 import atexit
+import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
@@ -3295,6 +3296,7 @@ class _CKernel:
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
         self.arg_names = (*self.arguments, *self.constants)
+        self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
 
     def __getitem__(self, grid):
@@ -3312,12 +3314,24 @@ class _CKernel:
         types = tuple(x.dtype if isinstance(x, Tensor) else None for x in arguments)
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
-            self.compiled[known] = _c_library(self._source(types, constants)).run
+            self._compile(types, constants, known)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
             *map(self._given, self.arguments, arguments),
         )
+
+    def _compile(self, types, constants, known):
+        """Compile it, and at the same time its like in other pieces, which run next."""
+        alike = [
+            x
+            for x in _C_KERNELS.values()
+            if x.pass_of_pieces == self.pass_of_pieces and known not in x.compiled
+        ]
+        with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
+            libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
+        for x, library in zip(alike, libraries, strict=True):
+            x.compiled[known] = library.run
 
     def _given(self, name, x):
         if x is None:
@@ -3856,6 +3870,66 @@ INLINE void multiply(const int rows, const int inner, const int columns, const r
     for (; j + LANES <= columns; j += LANES)
         multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
 }
+
+// --- products of masked tiles -------------------------------------------------------------------
+
+// What LANES rows, or keys, relate to at all: [first, end) of the others of the tile.
+typedef struct { int first, end; } Span;
+
+INLINE Span with_span(Span before, int at) { return (Span){smaller(before.first, at), at + 1}; }
+
+// Numbers of pairs, [others, lanes]: beyond the spans there is nothing to know. Without spans all.
+INLINE void multiply_pairs(const Span *spans, const int others, const int inner, const int lanes,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step, const int adds)
+{
+    if (!spans) {
+        multiply(others, inner, lanes, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, b += LANES, out += LANES) {
+        const int first = spans[at].first, end = spans[at].end;
+        for (int c = 0; c < others && !adds; c++)
+            if (c < first || c >= end) *(vector *)(out + c * out_step) = (vector){0};
+        if (first < end)
+            multiply_columns(1, end - first, inner, a + first * a_row, a_row, a_inner, b, b_step,
+                             out + first * out_step, out_step, adds);
+    }
+}
+
+// Sums for lanes over the others, of numbers of pairs that are 0 beyond the spans.
+INLINE void multiply_lanes(const Span *spans, const int lanes, const int others, const int columns,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(lanes, others, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_row, out += LANES * out_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(LANES, end - first, columns, a + first * a_inner, a_row, a_inner,
+                     b + first * b_step, b_step, out, out_step, 1);
+    }
+}
+
+// Sums for the others over lanes.
+INLINE void multiply_others(const Span *spans, const int others, const int lanes, const int columns,
+                            const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                            int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(others, lanes, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_inner, b += LANES * b_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(end - first, LANES, columns, a + first * a_row, a_row, a_inner, b, b_step,
+                     out + first * out_step, out_step, 1);
+    }
+}
 """
 
 _C_KERNELS = {
@@ -3894,8 +3968,24 @@ INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restri
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & (((head % 4 == 0) & ((i[r] - j[c] <= 63) & (j[c]
+                        <= i[r]))) | ((head % 4 != 0) & (((floor_mod(head, 4) == 1) & ((i[r]
+                        - j[c]) % 64 == 0)) | ((floor_mod(head, 4) != 1) & (((floor_mod(head, 4)
+                        == 2) & ((i[r] - j[c] <= 126) & (j[c] <= i[r]) & ((i[r] - j[c]) % 2 == 0)))
+                        | ((floor_mod(head, 4) != 2) & ((i[r] - j[c] <= 252) & (j[c] <= i[r])
+                        & ((i[r] - j[c]) % 4 == 0)))))))) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -3944,8 +4034,8 @@ INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restri
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel(const Grid program, const Grid programs, q_type *q_ptr, k_type *k_ptr,
@@ -4124,8 +4214,24 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & (((head % 4 == 0) & ((i[r] - j[c] <= 63) & (j[c]
+                        <= i[r]))) | ((head % 4 != 0) & (((floor_mod(head, 4) == 1) & ((i[r]
+                        - j[c]) % 64 == 0)) | ((floor_mod(head, 4) != 1) & (((floor_mod(head, 4)
+                        == 2) & ((i[r] - j[c] <= 126) & (j[c] <= i[r]) & ((i[r] - j[c]) % 2 == 0)))
+                        | ((floor_mod(head, 4) != 2) & ((i[r] - j[c] <= 252) & (j[c] <= i[r])
+                        & ((i[r] - j[c]) % 4 == 0)))))))));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -4138,8 +4244,8 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
                     | ((floor_mod(head, 4) != 2) & ((i[r] - j[c] <= 252) & (j[c] <= i[r]) & ((i[r]
                     - j[c]) % 4 == 0))))))));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -4153,10 +4259,10 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -4331,8 +4437,24 @@ INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & (((head % 4 == 0) & ((i[r] - j[c] <= 63) & (j[c]
+                        <= i[r]))) | ((head % 4 != 0) & (((floor_mod(head, 4) == 1) & ((i[r]
+                        - j[c]) % 64 == 0)) | ((floor_mod(head, 4) != 1) & (((floor_mod(head, 4)
+                        == 2) & ((i[r] - j[c] <= 126) & (j[c] <= i[r]) & ((i[r] - j[c]) % 2 == 0)))
+                        | ((floor_mod(head, 4) != 2) & ((i[r] - j[c] <= 252) & (j[c] <= i[r])
+                        & ((i[r] - j[c]) % 4 == 0)))))))) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -4345,8 +4467,8 @@ INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
                     | ((floor_mod(head, 4) != 2) & ((i[r] - j[c] <= 252) & (j[c] <= i[r]) & ((i[r]
                     - j[c]) % 4 == 0)))))))) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -4357,8 +4479,8 @@ INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -4523,8 +4645,24 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & (((head % 4 == 0) & ((i[r] - j[c] <= 63) & (j[c]
+                        <= i[r]))) | ((head % 4 != 0) & (((floor_mod(head, 4) == 1) & ((i[r]
+                        - j[c]) % 64 == 0)) | ((floor_mod(head, 4) != 1) & (((floor_mod(head, 4)
+                        == 2) & ((i[r] - j[c] <= 126) & (j[c] <= i[r]) & ((i[r] - j[c]) % 2 == 0)))
+                        | ((floor_mod(head, 4) != 2) & ((i[r] - j[c] <= 252) & (j[c] <= i[r])
+                        & ((i[r] - j[c]) % 4 == 0)))))))));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -4537,8 +4675,8 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
                     | ((floor_mod(head, 4) != 2) & ((i[r] - j[c] <= 252) & (j[c] <= i[r]) & ((i[r]
                     - j[c]) % 4 == 0))))))));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -4552,12 +4690,12 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void backward_at_once_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -4739,8 +4877,19 @@ INLINE void forward_tile_1(real *restrict peak, real *restrict rows,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & (i[r] - j[c] <= 63) & (j[c] <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -4785,8 +4934,8 @@ INLINE void forward_tile_1(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel_1(const Grid program, const Grid programs, q_type *q_ptr, k_type *k_ptr,
@@ -4959,8 +5108,19 @@ INLINE void backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & (i[r] - j[c] <= 63) & (j[c] <= i[r]));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -4968,8 +5128,8 @@ INLINE void backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = (j[c] <= i[r]) & (i[r] - j[c] <= 63) & (j[c] <= i[r]);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -4983,10 +5143,10 @@ INLINE void backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel_1(const Grid program, const Grid programs, k_type *k_ptr,
@@ -5164,8 +5324,19 @@ INLINE void backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows 
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & (i[r] - j[c] <= 63) & (j[c] <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -5174,8 +5345,8 @@ INLINE void backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows 
             if (MASKED) related[c][r] = (j[c] <= i[r]) & (i[r] - j[c] <= 63) & (j[c] <= i[r])
                     & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -5186,8 +5357,8 @@ INLINE void backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows 
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel_1(const Grid program, const Grid programs, q_type *q_ptr,
@@ -5350,8 +5521,19 @@ INLINE void backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & (i[r] - j[c] <= 63) & (j[c] <= i[r]));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -5359,8 +5541,8 @@ INLINE void backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = (j[c] <= i[r]) & (i[r] - j[c] <= 63) & (j[c] <= i[r]);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -5374,12 +5556,12 @@ INLINE void backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void backward_at_once_kernel_1(const Grid program, const Grid programs, k_type *k_ptr,
@@ -5566,8 +5748,24 @@ INLINE void forward_tile_2(real *restrict peak, real *restrict rows,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((((head % 4 != 0) & (floor_mod(head, 4) == 1) & (y_[c] <= x_[r]))
+                        | (((head % 4 == 0) | (floor_mod(head, 4) != 1)) & (((head % 4 != 0)
+                        & (floor_mod(head, 4) != 1) & (floor_mod(head, 4) == 2) & ((y_[c] <= x_[r])
+                        & (x_[r] <= y_[c] + 63))) | (((head % 4 == 0) | (floor_mod(head, 4) == 1)
+                        | (floor_mod(head, 4) != 2)) & ((y_[c] <= x_[r]) & (x_[r] <= y_[c]
+                        + 63)))))) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -5616,8 +5814,8 @@ INLINE void forward_tile_2(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel_2(const Grid program, const Grid programs, q_type *q_ptr, k_type *k_ptr,
@@ -5822,8 +6020,24 @@ INLINE void backward_columns_tile_2(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= (((head % 4 != 0) & (floor_mod(head, 4) == 1) & (y_[c] <= x_[r]))
+                        | (((head % 4 == 0) | (floor_mod(head, 4) != 1)) & (((head % 4 != 0)
+                        & (floor_mod(head, 4) != 1) & (floor_mod(head, 4) == 2) & ((y_[c] <= x_[r])
+                        & (x_[r] <= y_[c] + 63))) | (((head % 4 == 0) | (floor_mod(head, 4) == 1)
+                        | (floor_mod(head, 4) != 2)) & ((y_[c] <= x_[r]) & (x_[r] <= y_[c]
+                        + 63))))));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -5835,8 +6049,8 @@ INLINE void backward_columns_tile_2(real (*restrict dv)[BLOCK_E],
                     & (x_[r] <= y_[c] + 63))) | (((head % 4 == 0) | (floor_mod(head, 4) == 1)
                     | (floor_mod(head, 4) != 2)) & ((y_[c] <= x_[r]) & (x_[r] <= y_[c] + 63)))));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -5850,10 +6064,10 @@ INLINE void backward_columns_tile_2(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel_2(const Grid program, const Grid programs, k_type *k_ptr,
@@ -6069,8 +6283,24 @@ INLINE void backward_rows_tile_2(real (*restrict dq_total)[BLOCK_D], const Rows 
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((((head % 4 != 0) & (floor_mod(head, 4) == 1) & (y_[c] <= x_[r]))
+                        | (((head % 4 == 0) | (floor_mod(head, 4) != 1)) & (((head % 4 != 0)
+                        & (floor_mod(head, 4) != 1) & (floor_mod(head, 4) == 2) & ((y_[c] <= x_[r])
+                        & (x_[r] <= y_[c] + 63))) | (((head % 4 == 0) | (floor_mod(head, 4) == 1)
+                        | (floor_mod(head, 4) != 2)) & ((y_[c] <= x_[r]) & (x_[r] <= y_[c]
+                        + 63)))))) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -6083,8 +6313,8 @@ INLINE void backward_rows_tile_2(real (*restrict dq_total)[BLOCK_D], const Rows 
                     | (floor_mod(head, 4) != 2)) & ((y_[c] <= x_[r]) & (x_[r] <= y_[c] + 63))))))
                     & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -6095,8 +6325,8 @@ INLINE void backward_rows_tile_2(real (*restrict dq_total)[BLOCK_D], const Rows 
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel_2(const Grid program, const Grid programs, q_type *q_ptr,
@@ -6296,8 +6526,24 @@ INLINE void backward_at_once_tile_2(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= (((head % 4 != 0) & (floor_mod(head, 4) == 1) & (y_[c] <= x_[r]))
+                        | (((head % 4 == 0) | (floor_mod(head, 4) != 1)) & (((head % 4 != 0)
+                        & (floor_mod(head, 4) != 1) & (floor_mod(head, 4) == 2) & ((y_[c] <= x_[r])
+                        & (x_[r] <= y_[c] + 63))) | (((head % 4 == 0) | (floor_mod(head, 4) == 1)
+                        | (floor_mod(head, 4) != 2)) & ((y_[c] <= x_[r]) & (x_[r] <= y_[c]
+                        + 63))))));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -6309,8 +6555,8 @@ INLINE void backward_at_once_tile_2(real (*restrict dv)[BLOCK_E],
                     & (x_[r] <= y_[c] + 63))) | (((head % 4 == 0) | (floor_mod(head, 4) == 1)
                     | (floor_mod(head, 4) != 2)) & ((y_[c] <= x_[r]) & (x_[r] <= y_[c] + 63)))));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -6324,12 +6570,12 @@ INLINE void backward_at_once_tile_2(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void backward_at_once_kernel_2(const Grid program, const Grid programs, k_type *k_ptr,

@@ -39,6 +39,7 @@
 # Decoder of `far`: keeps the last 32753 keys.
 
 import atexit
+import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
@@ -6177,6 +6178,7 @@ class _CKernel:
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
         self.arg_names = (*self.arguments, *self.constants)
+        self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
 
     def __getitem__(self, grid):
@@ -6194,12 +6196,24 @@ class _CKernel:
         types = tuple(x.dtype if isinstance(x, Tensor) else None for x in arguments)
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
-            self.compiled[known] = _c_library(self._source(types, constants)).run
+            self._compile(types, constants, known)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
             *map(self._given, self.arguments, arguments),
         )
+
+    def _compile(self, types, constants, known):
+        """Compile it, and at the same time its like in other pieces, which run next."""
+        alike = [
+            x
+            for x in _C_KERNELS.values()
+            if x.pass_of_pieces == self.pass_of_pieces and known not in x.compiled
+        ]
+        with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
+            libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
+        for x, library in zip(alike, libraries, strict=True):
+            x.compiled[known] = library.run
 
     def _given(self, name, x):
         if x is None:
@@ -6738,6 +6752,66 @@ INLINE void multiply(const int rows, const int inner, const int columns, const r
     for (; j + LANES <= columns; j += LANES)
         multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
 }
+
+// --- products of masked tiles -------------------------------------------------------------------
+
+// What LANES rows, or keys, relate to at all: [first, end) of the others of the tile.
+typedef struct { int first, end; } Span;
+
+INLINE Span with_span(Span before, int at) { return (Span){smaller(before.first, at), at + 1}; }
+
+// Numbers of pairs, [others, lanes]: beyond the spans there is nothing to know. Without spans all.
+INLINE void multiply_pairs(const Span *spans, const int others, const int inner, const int lanes,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step, const int adds)
+{
+    if (!spans) {
+        multiply(others, inner, lanes, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, b += LANES, out += LANES) {
+        const int first = spans[at].first, end = spans[at].end;
+        for (int c = 0; c < others && !adds; c++)
+            if (c < first || c >= end) *(vector *)(out + c * out_step) = (vector){0};
+        if (first < end)
+            multiply_columns(1, end - first, inner, a + first * a_row, a_row, a_inner, b, b_step,
+                             out + first * out_step, out_step, adds);
+    }
+}
+
+// Sums for lanes over the others, of numbers of pairs that are 0 beyond the spans.
+INLINE void multiply_lanes(const Span *spans, const int lanes, const int others, const int columns,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(lanes, others, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_row, out += LANES * out_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(LANES, end - first, columns, a + first * a_inner, a_row, a_inner,
+                     b + first * b_step, b_step, out, out_step, 1);
+    }
+}
+
+// Sums for the others over lanes.
+INLINE void multiply_others(const Span *spans, const int others, const int lanes, const int columns,
+                            const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                            int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(others, lanes, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_inner, b += LANES * b_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(end - first, LANES, columns, a + first * a_row, a_row, a_inner, b, b_step,
+                     out + first * out_step, out_step, 1);
+    }
+}
 """
 
 _C_KERNELS = {
@@ -6776,8 +6850,20 @@ INLINE void near_forward_tile(real *restrict peak, real *restrict rows,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 2048) == floor_div(j[c], 2048))
+                        & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -6822,8 +6908,8 @@ INLINE void near_forward_tile(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void near_forward_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -6996,8 +7082,19 @@ INLINE void near_backward_columns_tile(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 2048) == floor_div(j[c], 2048)));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -7006,8 +7103,8 @@ INLINE void near_backward_columns_tile(real (*restrict dv)[BLOCK_E],
             if (MASKED) related[r][c] = (j[c] <= i[r]) & (floor_div(i[r], 2048) == floor_div(j[c],
                     2048));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -7021,10 +7118,10 @@ INLINE void near_backward_columns_tile(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void near_backward_columns_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -7193,8 +7290,20 @@ INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Ro
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 2048) == floor_div(j[c], 2048))
+                        & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -7203,8 +7312,8 @@ INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Ro
             if (MASKED) related[c][r] = (j[c] <= i[r]) & (floor_div(i[r], 2048) == floor_div(j[c],
                     2048)) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -7215,8 +7324,8 @@ INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Ro
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void near_backward_rows_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -7376,8 +7485,19 @@ INLINE void near_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 2048) == floor_div(j[c], 2048)));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -7386,8 +7506,8 @@ INLINE void near_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
             if (MASKED) related[r][c] = (j[c] <= i[r]) & (floor_div(i[r], 2048) == floor_div(j[c],
                     2048));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -7401,12 +7521,12 @@ INLINE void near_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void near_backward_at_once_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -7582,8 +7702,21 @@ INLINE void mid_forward_tile(real *restrict peak, real *restrict rows,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 8192) == floor_div(j[c], 8192))
+                        & (floor_mod(i[r], 4) == floor_mod(head, 4)) & (floor_mod(j[c], 4)
+                        == floor_mod(head, 4)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -7629,8 +7762,8 @@ INLINE void mid_forward_tile(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void mid_forward_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -7797,8 +7930,21 @@ INLINE void mid_backward_columns_tile(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 8192) == floor_div(j[c], 8192))
+                        & (floor_mod(i[r], 4) == floor_mod(head, 4)) & (floor_mod(j[c], 4)
+                        == floor_mod(head, 4)));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -7808,8 +7954,8 @@ INLINE void mid_backward_columns_tile(real (*restrict dv)[BLOCK_E],
                     8192)) & (floor_mod(i[r], 4) == floor_mod(head, 4)) & (floor_mod(j[c], 4)
                     == floor_mod(head, 4));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -7823,10 +7969,10 @@ INLINE void mid_backward_columns_tile(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void mid_backward_columns_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -7989,8 +8135,21 @@ INLINE void mid_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Row
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 8192) == floor_div(j[c], 8192))
+                        & (floor_mod(i[r], 4) == floor_mod(head, 4)) & (floor_mod(j[c], 4)
+                        == floor_mod(head, 4)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -8000,8 +8159,8 @@ INLINE void mid_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Row
                     8192)) & (floor_mod(i[r], 4) == floor_mod(head, 4)) & (floor_mod(j[c], 4)
                     == floor_mod(head, 4)) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -8012,8 +8171,8 @@ INLINE void mid_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Row
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void mid_backward_rows_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -8167,8 +8326,21 @@ INLINE void mid_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 8192) == floor_div(j[c], 8192))
+                        & (floor_mod(i[r], 4) == floor_mod(head, 4)) & (floor_mod(j[c], 4)
+                        == floor_mod(head, 4)));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -8178,8 +8350,8 @@ INLINE void mid_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
                     8192)) & (floor_mod(i[r], 4) == floor_mod(head, 4)) & (floor_mod(j[c], 4)
                     == floor_mod(head, 4));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -8193,12 +8365,12 @@ INLINE void mid_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void mid_backward_at_once_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -8369,8 +8541,28 @@ INLINE void mid_forward_tile_1(real *restrict peak, real *restrict rows,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((((head % 4 == 0) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue,
+                        8192) <= floor_div(4 * y_[c] + residue, 8192)) & (residue == 0)))
+                        | ((head % 4 != 0) & (((floor_mod(head, 4) == 1) & ((y_[c] <= x_[r])
+                        & (floor_div(4 * x_[r] + residue, 8192) <= floor_div(4 * y_[c] + residue,
+                        8192)) & (residue == 1))) | ((floor_mod(head, 4) != 1) & (((floor_mod(head,
+                        4) == 2) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue, 8192)
+                        <= floor_div(4 * y_[c] + residue, 8192)) & (residue == 2)))
+                        | ((floor_mod(head, 4) != 2) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r]
+                        + residue, 8192) <= floor_div(4 * y_[c] + residue, 8192)) & (residue
+                        >= 3)))))))) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -8422,8 +8614,8 @@ INLINE void mid_forward_tile_1(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void mid_forward_kernel_1(const Grid program, const Grid programs, q_type *q_ptr,
@@ -8629,8 +8821,28 @@ INLINE void mid_backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= (((head % 4 == 0) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue,
+                        8192) <= floor_div(4 * y_[c] + residue, 8192)) & (residue == 0)))
+                        | ((head % 4 != 0) & (((floor_mod(head, 4) == 1) & ((y_[c] <= x_[r])
+                        & (floor_div(4 * x_[r] + residue, 8192) <= floor_div(4 * y_[c] + residue,
+                        8192)) & (residue == 1))) | ((floor_mod(head, 4) != 1) & (((floor_mod(head,
+                        4) == 2) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue, 8192)
+                        <= floor_div(4 * y_[c] + residue, 8192)) & (residue == 2)))
+                        | ((floor_mod(head, 4) != 2) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r]
+                        + residue, 8192) <= floor_div(4 * y_[c] + residue, 8192)) & (residue
+                        >= 3))))))));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -8646,8 +8858,8 @@ INLINE void mid_backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
                     & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue, 8192) <= floor_div(4
                     * y_[c] + residue, 8192)) & (residue >= 3)))))));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -8661,10 +8873,10 @@ INLINE void mid_backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void mid_backward_columns_kernel_1(const Grid program, const Grid programs, k_type *k_ptr,
@@ -8882,8 +9094,28 @@ INLINE void mid_backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const R
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((((head % 4 == 0) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue,
+                        8192) <= floor_div(4 * y_[c] + residue, 8192)) & (residue == 0)))
+                        | ((head % 4 != 0) & (((floor_mod(head, 4) == 1) & ((y_[c] <= x_[r])
+                        & (floor_div(4 * x_[r] + residue, 8192) <= floor_div(4 * y_[c] + residue,
+                        8192)) & (residue == 1))) | ((floor_mod(head, 4) != 1) & (((floor_mod(head,
+                        4) == 2) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue, 8192)
+                        <= floor_div(4 * y_[c] + residue, 8192)) & (residue == 2)))
+                        | ((floor_mod(head, 4) != 2) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r]
+                        + residue, 8192) <= floor_div(4 * y_[c] + residue, 8192)) & (residue
+                        >= 3)))))))) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -8899,8 +9131,8 @@ INLINE void mid_backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const R
                     & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue, 8192) <= floor_div(4
                     * y_[c] + residue, 8192)) & (residue >= 3)))))))) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -8911,8 +9143,8 @@ INLINE void mid_backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const R
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void mid_backward_rows_kernel_1(const Grid program, const Grid programs, q_type *q_ptr,
@@ -9112,8 +9344,28 @@ INLINE void mid_backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= (((head % 4 == 0) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue,
+                        8192) <= floor_div(4 * y_[c] + residue, 8192)) & (residue == 0)))
+                        | ((head % 4 != 0) & (((floor_mod(head, 4) == 1) & ((y_[c] <= x_[r])
+                        & (floor_div(4 * x_[r] + residue, 8192) <= floor_div(4 * y_[c] + residue,
+                        8192)) & (residue == 1))) | ((floor_mod(head, 4) != 1) & (((floor_mod(head,
+                        4) == 2) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue, 8192)
+                        <= floor_div(4 * y_[c] + residue, 8192)) & (residue == 2)))
+                        | ((floor_mod(head, 4) != 2) & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r]
+                        + residue, 8192) <= floor_div(4 * y_[c] + residue, 8192)) & (residue
+                        >= 3))))))));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -9129,8 +9381,8 @@ INLINE void mid_backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
                     & ((y_[c] <= x_[r]) & (floor_div(4 * x_[r] + residue, 8192) <= floor_div(4
                     * y_[c] + residue, 8192)) & (residue >= 3)))))));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -9144,12 +9396,12 @@ INLINE void mid_backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void mid_backward_at_once_kernel_1(const Grid program, const Grid programs, k_type *k_ptr,
@@ -9375,8 +9627,21 @@ INLINE void far_forward_tile(real *restrict peak, real *restrict rows,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 32768) == floor_div(j[c], 32768))
+                        & (floor_mod(i[r], 16) == floor_mod(head, 16)) & (floor_mod(j[c], 16)
+                        == floor_mod(head, 16)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -9422,8 +9687,8 @@ INLINE void far_forward_tile(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void far_forward_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -9585,8 +9850,21 @@ INLINE void far_backward_columns_tile(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 32768) == floor_div(j[c], 32768))
+                        & (floor_mod(i[r], 16) == floor_mod(head, 16)) & (floor_mod(j[c], 16)
+                        == floor_mod(head, 16)));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -9596,8 +9874,8 @@ INLINE void far_backward_columns_tile(real (*restrict dv)[BLOCK_E],
                     32768)) & (floor_mod(i[r], 16) == floor_mod(head, 16)) & (floor_mod(j[c], 16)
                     == floor_mod(head, 16));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -9611,10 +9889,10 @@ INLINE void far_backward_columns_tile(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void far_backward_columns_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -9771,8 +10049,21 @@ INLINE void far_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Row
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 32768) == floor_div(j[c], 32768))
+                        & (floor_mod(i[r], 16) == floor_mod(head, 16)) & (floor_mod(j[c], 16)
+                        == floor_mod(head, 16)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -9782,8 +10073,8 @@ INLINE void far_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Row
                     32768)) & (floor_mod(i[r], 16) == floor_mod(head, 16)) & (floor_mod(j[c], 16)
                     == floor_mod(head, 16)) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -9794,8 +10085,8 @@ INLINE void far_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Row
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void far_backward_rows_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -9944,8 +10235,21 @@ INLINE void far_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & (floor_div(i[r], 32768) == floor_div(j[c], 32768))
+                        & (floor_mod(i[r], 16) == floor_mod(head, 16)) & (floor_mod(j[c], 16)
+                        == floor_mod(head, 16)));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -9955,8 +10259,8 @@ INLINE void far_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
                     32768)) & (floor_mod(i[r], 16) == floor_mod(head, 16)) & (floor_mod(j[c], 16)
                     == floor_mod(head, 16));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -9970,12 +10274,12 @@ INLINE void far_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void far_backward_at_once_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -10140,8 +10444,20 @@ INLINE void far_forward_tile_1(real *restrict peak, real *restrict rows,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((y_[c] <= x_[r]) & (floor_div(16 * x_[r] + residue, 32768) <= floor_div(16
+                        * y_[c] + residue, 32768)) & (floor_mod(head, 16) == residue) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -10187,8 +10503,8 @@ INLINE void far_forward_tile_1(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void far_forward_kernel_1(const Grid program, const Grid programs, q_type *q_ptr,
@@ -10379,8 +10695,20 @@ INLINE void far_backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((y_[c] <= x_[r]) & (floor_div(16 * x_[r] + residue, 32768) <= floor_div(16
+                        * y_[c] + residue, 32768)) & (floor_mod(head, 16) == residue));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -10389,8 +10717,8 @@ INLINE void far_backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
             if (MASKED) related[r][c] = (y_[c] <= x_[r]) & (floor_div(16 * x_[r] + residue, 32768)
                     <= floor_div(16 * y_[c] + residue, 32768)) & (floor_mod(head, 16) == residue);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -10404,10 +10732,10 @@ INLINE void far_backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void far_backward_columns_kernel_1(const Grid program, const Grid programs, k_type *k_ptr,
@@ -10607,8 +10935,20 @@ INLINE void far_backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const R
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((y_[c] <= x_[r]) & (floor_div(16 * x_[r] + residue, 32768) <= floor_div(16
+                        * y_[c] + residue, 32768)) & (floor_mod(head, 16) == residue) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -10618,8 +10958,8 @@ INLINE void far_backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const R
                     <= floor_div(16 * y_[c] + residue, 32768)) & (floor_mod(head, 16) == residue)
                     & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -10630,8 +10970,8 @@ INLINE void far_backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const R
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void far_backward_rows_kernel_1(const Grid program, const Grid programs, q_type *q_ptr,
@@ -10816,8 +11156,20 @@ INLINE void far_backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((y_[c] <= x_[r]) & (floor_div(16 * x_[r] + residue, 32768) <= floor_div(16
+                        * y_[c] + residue, 32768)) & (floor_mod(head, 16) == residue));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -10826,8 +11178,8 @@ INLINE void far_backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
             if (MASKED) related[r][c] = (y_[c] <= x_[r]) & (floor_div(16 * x_[r] + residue, 32768)
                     <= floor_div(16 * y_[c] + residue, 32768)) & (floor_mod(head, 16) == residue);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -10841,12 +11193,12 @@ INLINE void far_backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void far_backward_at_once_kernel_1(const Grid program, const Grid programs, k_type *k_ptr,

@@ -13,6 +13,7 @@
 # Decoder: keeps every key so far.
 
 import atexit
+import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
@@ -1875,6 +1876,7 @@ class _CKernel:
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
         self.arg_names = (*self.arguments, *self.constants)
+        self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
 
     def __getitem__(self, grid):
@@ -1892,12 +1894,24 @@ class _CKernel:
         types = tuple(x.dtype if isinstance(x, Tensor) else None for x in arguments)
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
-            self.compiled[known] = _c_library(self._source(types, constants)).run
+            self._compile(types, constants, known)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
             *map(self._given, self.arguments, arguments),
         )
+
+    def _compile(self, types, constants, known):
+        """Compile it, and at the same time its like in other pieces, which run next."""
+        alike = [
+            x
+            for x in _C_KERNELS.values()
+            if x.pass_of_pieces == self.pass_of_pieces and known not in x.compiled
+        ]
+        with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
+            libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
+        for x, library in zip(alike, libraries, strict=True):
+            x.compiled[known] = library.run
 
     def _given(self, name, x):
         if x is None:
@@ -2436,6 +2450,66 @@ INLINE void multiply(const int rows, const int inner, const int columns, const r
     for (; j + LANES <= columns; j += LANES)
         multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
 }
+
+// --- products of masked tiles -------------------------------------------------------------------
+
+// What LANES rows, or keys, relate to at all: [first, end) of the others of the tile.
+typedef struct { int first, end; } Span;
+
+INLINE Span with_span(Span before, int at) { return (Span){smaller(before.first, at), at + 1}; }
+
+// Numbers of pairs, [others, lanes]: beyond the spans there is nothing to know. Without spans all.
+INLINE void multiply_pairs(const Span *spans, const int others, const int inner, const int lanes,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step, const int adds)
+{
+    if (!spans) {
+        multiply(others, inner, lanes, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, b += LANES, out += LANES) {
+        const int first = spans[at].first, end = spans[at].end;
+        for (int c = 0; c < others && !adds; c++)
+            if (c < first || c >= end) *(vector *)(out + c * out_step) = (vector){0};
+        if (first < end)
+            multiply_columns(1, end - first, inner, a + first * a_row, a_row, a_inner, b, b_step,
+                             out + first * out_step, out_step, adds);
+    }
+}
+
+// Sums for lanes over the others, of numbers of pairs that are 0 beyond the spans.
+INLINE void multiply_lanes(const Span *spans, const int lanes, const int others, const int columns,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(lanes, others, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_row, out += LANES * out_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(LANES, end - first, columns, a + first * a_inner, a_row, a_inner,
+                     b + first * b_step, b_step, out, out_step, 1);
+    }
+}
+
+// Sums for the others over lanes.
+INLINE void multiply_others(const Span *spans, const int others, const int lanes, const int columns,
+                            const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                            int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(others, lanes, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_inner, b += LANES * b_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(end - first, LANES, columns, a + first * a_row, a_row, a_inner, b, b_step,
+                     out + first * out_step, out_step, 1);
+    }
+}
 """
 
 _C_KERNELS = {
@@ -2476,8 +2550,19 @@ INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restri
     }
     k_of_key = load_rows(k_of_key_type, &k_of_key_room[0][0], k_of_key_ptr, k_of_key_stride, MASKED
             ? visible : NULL, BLOCK_N, D, BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k_of_key.at, k_of_key.step, 1, &q_of_row_turned[0][0],
-            BLOCK_M, &dot_q_of_rowk_of_key[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k_of_key.at, k_of_key.step, 1,
+            &q_of_row_turned[0][0], BLOCK_M, &dot_q_of_rowk_of_key[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -2521,8 +2606,8 @@ INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restri
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel(const Grid program, const Grid programs, q_of_row_type *q_of_row_ptr,
@@ -2699,8 +2784,19 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
     }
     q_of_row = load_rows(q_of_row_type, &q_of_row_room[0][0], q_of_row_ptr, q_of_row_stride, MASKED
             ? visible : NULL, BLOCK_M, D, BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q_of_row.at, q_of_row.step, 1, &k_of_key_turned[0][0],
-            BLOCK_N, &dot_q_of_rowk_of_key[0][0], BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= j[c] <= i[r];
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q_of_row.at, q_of_row.step, 1,
+            &k_of_key_turned[0][0], BLOCK_N, &dot_q_of_rowk_of_key[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -2708,8 +2804,8 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = j[c] <= i[r];
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -2723,10 +2819,10 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q_of_row.at, q_of_row.step,
-            &d_k_of_key_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q_of_row.at, q_of_row.step, &d_k_of_key_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel(const Grid program, const Grid programs,
@@ -2901,8 +2997,19 @@ INLINE void backward_rows_tile(real (*restrict d_q_of_row_total)[BLOCK_D], const
     }
     k_of_key = load_rows(k_of_key_type, &k_of_key_room[0][0], k_of_key_ptr, k_of_key_stride, MASKED
             ? visible : NULL, BLOCK_N, D, BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k_of_key.at, k_of_key.step, 1, &q_of_row_turned[0][0],
-            BLOCK_M, &dot_q_of_rowk_of_key[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k_of_key.at, k_of_key.step, 1,
+            &q_of_row_turned[0][0], BLOCK_M, &dot_q_of_rowk_of_key[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -2910,8 +3017,8 @@ INLINE void backward_rows_tile(real (*restrict d_q_of_row_total)[BLOCK_D], const
         for (int r = 0; r < BLOCK_M; r++)
             if (MASKED) related[c][r] = (j[c] <= i[r]) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -2922,8 +3029,8 @@ INLINE void backward_rows_tile(real (*restrict d_q_of_row_total)[BLOCK_D], const
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k_of_key.at, k_of_key.step,
-            &d_q_of_row_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k_of_key.at, k_of_key.step, &d_q_of_row_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel(const Grid program, const Grid programs,
@@ -3092,8 +3199,19 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E],
     }
     q_of_row = load_rows(q_of_row_type, &q_of_row_room[0][0], q_of_row_ptr, q_of_row_stride, MASKED
             ? visible : NULL, BLOCK_M, D, BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q_of_row.at, q_of_row.step, 1, &k_of_key_turned[0][0],
-            BLOCK_N, &dot_q_of_rowk_of_key[0][0], BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= j[c] <= i[r];
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q_of_row.at, q_of_row.step, 1,
+            &k_of_key_turned[0][0], BLOCK_N, &dot_q_of_rowk_of_key[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -3101,8 +3219,8 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = j[c] <= i[r];
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -3116,12 +3234,12 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q_of_row.at, q_of_row.step,
-            &d_k_of_key_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k_of_key.at, k_of_key.step,
-            d_q_of_row_total_ptr, d_q_of_row_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q_of_row.at, q_of_row.step, &d_k_of_key_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k_of_key.at, k_of_key.step, d_q_of_row_total_ptr, d_q_of_row_total_stride);
 }
 
 static void backward_at_once_kernel(const Grid program, const Grid programs,

@@ -183,11 +183,7 @@ class _Backward:
         norm = self.forward["norm"] if "norm" in self.forward else None
         if norm is None or norm.expr == Const(1):
             return
-        inverse = Select(
-            Compare(CompareOp.EQUAL, Local("norm"), Const(0)),
-            Const(0),
-            Binary(BinaryOp.DIVIDE, Const(1), Local("norm")),
-        )
+        inverse = reciprocal("norm")
         if not norm.axes:  # a number of the whole call: cheaper to compute again than to save
             self._add(norm)
             self._add(number("inverse", inverse, self.nodes.values()))
@@ -452,6 +448,13 @@ class _Backward:
     def _reads_head(self, expr: Expr) -> bool:
         inputs = [self.nodes[each.name] for each in walk(expr) if isinstance(each, Local)]
         return Name.HEAD in names_in(expr) or any(node.expr and self._reads_head(node.expr) for node in inputs)
+
+
+def reciprocal(name: str) -> Expr:
+    """1 / a number, and 0 where that is 0."""
+    return Select(
+        Compare(CompareOp.EQUAL, Local(name), Const(0)), Const(0), Binary(BinaryOp.DIVIDE, Const(1), Local(name))
+    )
 
 
 def gradient_name(operand: str) -> str:

@@ -50,6 +50,7 @@
 
 import atexit
 import bisect
+import concurrent.futures
 import contextlib
 import ctypes
 import functools
@@ -3682,6 +3683,7 @@ class _CKernel:
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
         self.arg_names = (*self.arguments, *self.constants)
+        self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
 
     def __getitem__(self, grid):
@@ -3699,12 +3701,24 @@ class _CKernel:
         types = tuple(x.dtype if isinstance(x, Tensor) else None for x in arguments)
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
-            self.compiled[known] = _c_library(self._source(types, constants)).run
+            self._compile(types, constants, known)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
             *map(self._given, self.arguments, arguments),
         )
+
+    def _compile(self, types, constants, known):
+        """Compile it, and at the same time its like in other pieces, which run next."""
+        alike = [
+            x
+            for x in _C_KERNELS.values()
+            if x.pass_of_pieces == self.pass_of_pieces and known not in x.compiled
+        ]
+        with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
+            libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
+        for x, library in zip(alike, libraries, strict=True):
+            x.compiled[known] = library.run
 
     def _given(self, name, x):
         if x is None:
@@ -4243,6 +4257,66 @@ INLINE void multiply(const int rows, const int inner, const int columns, const r
     for (; j + LANES <= columns; j += LANES)
         multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
 }
+
+// --- products of masked tiles -------------------------------------------------------------------
+
+// What LANES rows, or keys, relate to at all: [first, end) of the others of the tile.
+typedef struct { int first, end; } Span;
+
+INLINE Span with_span(Span before, int at) { return (Span){smaller(before.first, at), at + 1}; }
+
+// Numbers of pairs, [others, lanes]: beyond the spans there is nothing to know. Without spans all.
+INLINE void multiply_pairs(const Span *spans, const int others, const int inner, const int lanes,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step, const int adds)
+{
+    if (!spans) {
+        multiply(others, inner, lanes, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, b += LANES, out += LANES) {
+        const int first = spans[at].first, end = spans[at].end;
+        for (int c = 0; c < others && !adds; c++)
+            if (c < first || c >= end) *(vector *)(out + c * out_step) = (vector){0};
+        if (first < end)
+            multiply_columns(1, end - first, inner, a + first * a_row, a_row, a_inner, b, b_step,
+                             out + first * out_step, out_step, adds);
+    }
+}
+
+// Sums for lanes over the others, of numbers of pairs that are 0 beyond the spans.
+INLINE void multiply_lanes(const Span *spans, const int lanes, const int others, const int columns,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(lanes, others, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_row, out += LANES * out_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(LANES, end - first, columns, a + first * a_inner, a_row, a_inner,
+                     b + first * b_step, b_step, out, out_step, 1);
+    }
+}
+
+// Sums for the others over lanes.
+INLINE void multiply_others(const Span *spans, const int others, const int lanes, const int columns,
+                            const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                            int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(others, lanes, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_inner, b += LANES * b_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(end - first, LANES, columns, a + first * a_row, a_row, a_inner, b, b_step,
+                     out + first * out_step, out_step, 1);
+    }
+}
 """
 
 _C_KERNELS = {
@@ -4334,13 +4408,25 @@ INLINE void near_forward_tile(real *restrict peak, real *restrict rows,
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         rows[r] = rows[r] * shrink[r] + rows_sum[r];
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((((i[r] - j[c] <= 256) & (j[c] - i[r] <= 256)) | is_global[c])
+                        & not_is_global_of_row[r] & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
     for (int r = 0; r < BLOCK_M; r++) {
         #pragma omp simd
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void near_forward_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -4552,10 +4638,22 @@ INLINE void near_backward_columns_tile(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight[r][c] * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((((i[r] - j[c] <= 256) & (j[c] - i[r] <= 256)) | is_global[c])
+                        & not_is_global_of_row[r] & visible[r]);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void near_backward_columns_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -4760,8 +4858,20 @@ INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Ro
             d_exponent[c][r] = d_weight[c][r] * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((((i[r] - j[c] <= 256) & (j[c] - i[r] <= 256)) | is_global[c])
+                        & not_is_global_of_row[r] & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void near_backward_rows_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -4923,8 +5033,19 @@ INLINE void full_forward_tile(real *restrict peak, real *restrict rows,
     }
     k_global = load_rows(k_global_type, &k_global_room[0][0], k_global_ptr, k_global_stride, MASKED
             ? visible : NULL, BLOCK_N, D, BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k_global.at, k_global.step, 1, &q_global_turned[0][0],
-            BLOCK_M, &dot_q_globalk_global[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= (is_global_of_row[r] & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k_global.at, k_global.step, 1,
+            &q_global_turned[0][0], BLOCK_M, &dot_q_globalk_global[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -4968,8 +5089,8 @@ INLINE void full_forward_tile(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v_global.at, v_global.step,
-            &total[0][0], BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v_global.at, v_global.step, &total[0][0], BLOCK_E);
 }
 
 static void full_forward_kernel(const Grid program, const Grid programs,
@@ -5176,6 +5297,17 @@ INLINE void full_backward_columns_tile(real (*restrict d_v_global)[BLOCK_E],
             d_exponent[r][c] = d_weight[r][c] * weight[r][c];
         }
     }
+    Span spans[1 / LANES];
+    for (int group = 0; MASKED && group < 1 / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int x = group * LANES; x < (group + 1) * LANES; x++)
+                some |= (is_global_of_row[r] & visible[r]);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
     multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step,
             &d_v_global[0][0], BLOCK_E, 1);
     multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q_global.at, q_global.step,
@@ -5344,12 +5476,23 @@ INLINE void full_backward_rows_tile(real (*restrict d_q_global_total)[BLOCK_D], 
     }
     k_global = load_rows(k_global_type, &k_global_room[0][0], k_global_ptr, k_global_stride, MASKED
             ? visible : NULL, BLOCK_N, D, BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k_global.at, k_global.step, 1, &q_global_turned[0][0],
-            BLOCK_M, &dot_q_globalk_global[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= (is_global_of_row[r] & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k_global.at, k_global.step, 1,
+            &q_global_turned[0][0], BLOCK_M, &dot_q_globalk_global[0][0], BLOCK_M, 0);
     v_global = load_rows(v_global_type, &v_global_room[0][0], v_global_ptr, v_global_stride, MASKED
             ? visible : NULL, BLOCK_N, E, BLOCK_E);
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v_global.at, v_global.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v_global.at, v_global.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -5362,8 +5505,8 @@ INLINE void full_backward_rows_tile(real (*restrict d_q_global_total)[BLOCK_D], 
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k_global.at, k_global.step,
-            &d_q_global_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k_global.at, k_global.step, &d_q_global_total[0][0], BLOCK_D);
 }
 
 static void full_backward_rows_kernel(const Grid program, const Grid programs,

@@ -75,6 +75,7 @@
 
 import atexit
 import bisect
+import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
@@ -6155,6 +6156,7 @@ class _CKernel:
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
         self.arg_names = (*self.arguments, *self.constants)
+        self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
 
     def __getitem__(self, grid):
@@ -6172,12 +6174,24 @@ class _CKernel:
         types = tuple(x.dtype if isinstance(x, Tensor) else None for x in arguments)
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
-            self.compiled[known] = _c_library(self._source(types, constants)).run
+            self._compile(types, constants, known)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
             *map(self._given, self.arguments, arguments),
         )
+
+    def _compile(self, types, constants, known):
+        """Compile it, and at the same time its like in other pieces, which run next."""
+        alike = [
+            x
+            for x in _C_KERNELS.values()
+            if x.pass_of_pieces == self.pass_of_pieces and known not in x.compiled
+        ]
+        with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
+            libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
+        for x, library in zip(alike, libraries, strict=True):
+            x.compiled[known] = library.run
 
     def _given(self, name, x):
         if x is None:
@@ -6716,6 +6730,66 @@ INLINE void multiply(const int rows, const int inner, const int columns, const r
     for (; j + LANES <= columns; j += LANES)
         multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
 }
+
+// --- products of masked tiles -------------------------------------------------------------------
+
+// What LANES rows, or keys, relate to at all: [first, end) of the others of the tile.
+typedef struct { int first, end; } Span;
+
+INLINE Span with_span(Span before, int at) { return (Span){smaller(before.first, at), at + 1}; }
+
+// Numbers of pairs, [others, lanes]: beyond the spans there is nothing to know. Without spans all.
+INLINE void multiply_pairs(const Span *spans, const int others, const int inner, const int lanes,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step, const int adds)
+{
+    if (!spans) {
+        multiply(others, inner, lanes, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, b += LANES, out += LANES) {
+        const int first = spans[at].first, end = spans[at].end;
+        for (int c = 0; c < others && !adds; c++)
+            if (c < first || c >= end) *(vector *)(out + c * out_step) = (vector){0};
+        if (first < end)
+            multiply_columns(1, end - first, inner, a + first * a_row, a_row, a_inner, b, b_step,
+                             out + first * out_step, out_step, adds);
+    }
+}
+
+// Sums for lanes over the others, of numbers of pairs that are 0 beyond the spans.
+INLINE void multiply_lanes(const Span *spans, const int lanes, const int others, const int columns,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(lanes, others, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_row, out += LANES * out_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(LANES, end - first, columns, a + first * a_inner, a_row, a_inner,
+                     b + first * b_step, b_step, out, out_step, 1);
+    }
+}
+
+// Sums for the others over lanes.
+INLINE void multiply_others(const Span *spans, const int others, const int lanes, const int columns,
+                            const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                            int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(others, lanes, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_inner, b += LANES * b_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(end - first, LANES, columns, a + first * a_row, a_row, a_inner, b, b_step,
+                     out + first * out_step, out_step, 1);
+    }
+}
 """
 
 _C_KERNELS = {
@@ -6756,8 +6830,19 @@ INLINE void far_forward_tile(real *restrict peak, real *restrict rows,
     }
     k_of_key = load_rows(k_of_key_type, &k_of_key_room[0][0], k_of_key_ptr, k_of_key_stride, MASKED
             ? visible : NULL, BLOCK_N, D, BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k_of_key.at, k_of_key.step, 1, &q_turned[0][0], BLOCK_M,
-            &dot_qk_of_key[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((16 * j[c] + 32 - 1 <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k_of_key.at, k_of_key.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk_of_key[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -6801,8 +6886,8 @@ INLINE void far_forward_tile(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v_of_key.at, v_of_key.step,
-            &total[0][0], BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v_of_key.at, v_of_key.step, &total[0][0], BLOCK_E);
 }
 
 static void far_forward_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -6979,8 +7064,19 @@ INLINE void far_backward_columns_tile(real (*restrict d_v_of_key)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_of_key_turned[0][0], BLOCK_N,
-            &dot_qk_of_key[0][0], BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= 16 * j[c] + 32 - 1 <= i[r];
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_of_key_turned[0][0], BLOCK_N, &dot_qk_of_key[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -6988,8 +7084,8 @@ INLINE void far_backward_columns_tile(real (*restrict d_v_of_key)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = 16 * j[c] + 32 - 1 <= i[r];
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_of_key_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_of_key_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -7003,10 +7099,10 @@ INLINE void far_backward_columns_tile(real (*restrict d_v_of_key)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step,
-            &d_v_of_key[0][0], BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &d_k_of_key_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &d_v_of_key[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &d_k_of_key_total[0][0], BLOCK_D);
 }
 
 static void far_backward_columns_kernel(const Grid program, const Grid programs,
@@ -7182,8 +7278,19 @@ INLINE void far_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Row
     }
     k_of_key = load_rows(k_of_key_type, &k_of_key_room[0][0], k_of_key_ptr, k_of_key_stride, MASKED
             ? visible : NULL, BLOCK_N, D, BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k_of_key.at, k_of_key.step, 1, &q_turned[0][0], BLOCK_M,
-            &dot_qk_of_key[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((16 * j[c] + 32 - 1 <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k_of_key.at, k_of_key.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk_of_key[0][0], BLOCK_M, 0);
     v_of_key = load_rows(v_of_key_type, &v_of_key_room[0][0], v_of_key_ptr, v_of_key_stride, MASKED
             ? visible : NULL, BLOCK_N, E, BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -7191,8 +7298,8 @@ INLINE void far_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Row
         for (int r = 0; r < BLOCK_M; r++)
             if (MASKED) related[c][r] = (16 * j[c] + 32 - 1 <= i[r]) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v_of_key.at, v_of_key.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v_of_key.at, v_of_key.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -7203,8 +7310,8 @@ INLINE void far_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Row
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k_of_key.at, k_of_key.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k_of_key.at, k_of_key.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void far_backward_rows_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -7371,8 +7478,19 @@ INLINE void far_backward_at_once_tile(real (*restrict d_v_of_key)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_of_key_turned[0][0], BLOCK_N,
-            &dot_qk_of_key[0][0], BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= 16 * j[c] + 32 - 1 <= i[r];
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_of_key_turned[0][0], BLOCK_N, &dot_qk_of_key[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -7380,8 +7498,8 @@ INLINE void far_backward_at_once_tile(real (*restrict d_v_of_key)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = 16 * j[c] + 32 - 1 <= i[r];
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_of_key_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_of_key_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -7395,12 +7513,12 @@ INLINE void far_backward_at_once_tile(real (*restrict d_v_of_key)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step,
-            &d_v_of_key[0][0], BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &d_k_of_key_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k_of_key.at, k_of_key.step,
-            dq_total_ptr, dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &d_v_of_key[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &d_k_of_key_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k_of_key.at, k_of_key.step, dq_total_ptr, dq_total_stride);
 }
 
 static void far_backward_at_once_kernel(const Grid program, const Grid programs,
@@ -7588,8 +7706,20 @@ INLINE void forward_tile_1(real *restrict peak, real *restrict rows,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((((j[c] <= i[r]) & (floor_div(j[c], 64) == 0)) | ((j[c] <= i[r])
+                        & (floor_div(i[r], 64) - floor_div(j[c], 64) <= 1))) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -7634,8 +7764,8 @@ INLINE void forward_tile_1(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel_1(const Grid program, const Grid programs, q_type *q_ptr,
@@ -7786,12 +7916,24 @@ INLINE void backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((((j[c] <= i[r]) & (floor_div(j[c], 64) == 0)) | ((j[c] <= i[r])
+                        & (floor_div(i[r], 64) - floor_div(j[c], 64) <= 1))) & visible[r]);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -7808,10 +7950,10 @@ INLINE void backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel_1(const Grid program, const Grid programs, k_type *k_ptr,
@@ -7983,12 +8125,24 @@ INLINE void backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows 
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((((j[c] <= i[r]) & (floor_div(j[c], 64) == 0)) | ((j[c] <= i[r])
+                        & (floor_div(i[r], 64) - floor_div(j[c], 64) <= 1))) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -8002,8 +8156,8 @@ INLINE void backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows 
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel_1(const Grid program, const Grid programs, q_type *q_ptr,
@@ -8878,8 +9032,19 @@ INLINE void near_forward_tile(real *restrict peak, real *restrict rows,
     }
     k_win = load_rows(k_win_type, &k_win_room[0][0], k_win_ptr, k_win_stride, MASKED ? visible
             : NULL, BLOCK_N, D, BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k_win.at, k_win.step, 1, &q_turned[0][0], BLOCK_M,
-            &dot_qk_win[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((i[r] - j[c] <= 511) & (j[c] <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k_win.at, k_win.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk_win[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -8923,8 +9088,8 @@ INLINE void near_forward_tile(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v_win.at, v_win.step,
-            &total[0][0], BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v_win.at, v_win.step, &total[0][0], BLOCK_E);
 }
 
 static void near_forward_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -9100,8 +9265,19 @@ INLINE void near_backward_columns_tile(real (*restrict d_v_win)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_win_turned[0][0], BLOCK_N,
-            &dot_qk_win[0][0], BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((i[r] - j[c] <= 511) & (j[c] <= i[r]));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_win_turned[0][0], BLOCK_N, &dot_qk_win[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -9109,8 +9285,8 @@ INLINE void near_backward_columns_tile(real (*restrict d_v_win)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = (i[r] - j[c] <= 511) & (j[c] <= i[r]);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_win_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_win_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -9124,10 +9300,10 @@ INLINE void near_backward_columns_tile(real (*restrict d_v_win)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step,
-            &d_v_win[0][0], BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &d_k_win_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &d_v_win[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &d_k_win_total[0][0], BLOCK_D);
 }
 
 static void near_backward_columns_kernel(const Grid program, const Grid programs,
@@ -9303,8 +9479,19 @@ INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Ro
     }
     k_win = load_rows(k_win_type, &k_win_room[0][0], k_win_ptr, k_win_stride, MASKED ? visible
             : NULL, BLOCK_N, D, BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k_win.at, k_win.step, 1, &q_turned[0][0], BLOCK_M,
-            &dot_qk_win[0][0], BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((i[r] - j[c] <= 511) & (j[c] <= i[r]) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k_win.at, k_win.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk_win[0][0], BLOCK_M, 0);
     v_win = load_rows(v_win_type, &v_win_room[0][0], v_win_ptr, v_win_stride, MASKED ? visible
             : NULL, BLOCK_N, E, BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -9312,8 +9499,8 @@ INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Ro
         for (int r = 0; r < BLOCK_M; r++)
             if (MASKED) related[c][r] = (i[r] - j[c] <= 511) & (j[c] <= i[r]) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v_win.at, v_win.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v_win.at, v_win.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -9324,8 +9511,8 @@ INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Ro
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k_win.at, k_win.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k_win.at, k_win.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void near_backward_rows_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -9488,8 +9675,19 @@ INLINE void near_backward_at_once_tile(real (*restrict d_v_win)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_win_turned[0][0], BLOCK_N,
-            &dot_qk_win[0][0], BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((i[r] - j[c] <= 511) & (j[c] <= i[r]));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_win_turned[0][0], BLOCK_N, &dot_qk_win[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -9497,8 +9695,8 @@ INLINE void near_backward_at_once_tile(real (*restrict d_v_win)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = (i[r] - j[c] <= 511) & (j[c] <= i[r]);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_win_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_win_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -9512,12 +9710,12 @@ INLINE void near_backward_at_once_tile(real (*restrict d_v_win)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step,
-            &d_v_win[0][0], BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &d_k_win_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k_win.at, k_win.step,
-            dq_total_ptr, dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &d_v_win[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &d_k_win_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k_win.at, k_win.step, dq_total_ptr, dq_total_stride);
 }
 
 static void near_backward_at_once_kernel(const Grid program, const Grid programs,

@@ -29,6 +29,7 @@
 # Decoder of `fixed_by_head`: keeps every key so far.
 
 import atexit
+import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
@@ -4732,6 +4733,7 @@ class _CKernel:
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
         self.arg_names = (*self.arguments, *self.constants)
+        self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
 
     def __getitem__(self, grid):
@@ -4749,12 +4751,24 @@ class _CKernel:
         types = tuple(x.dtype if isinstance(x, Tensor) else None for x in arguments)
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
-            self.compiled[known] = _c_library(self._source(types, constants)).run
+            self._compile(types, constants, known)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
             *map(self._given, self.arguments, arguments),
         )
+
+    def _compile(self, types, constants, known):
+        """Compile it, and at the same time its like in other pieces, which run next."""
+        alike = [
+            x
+            for x in _C_KERNELS.values()
+            if x.pass_of_pieces == self.pass_of_pieces and known not in x.compiled
+        ]
+        with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
+            libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
+        for x, library in zip(alike, libraries, strict=True):
+            x.compiled[known] = library.run
 
     def _given(self, name, x):
         if x is None:
@@ -5293,6 +5307,66 @@ INLINE void multiply(const int rows, const int inner, const int columns, const r
     for (; j + LANES <= columns; j += LANES)
         multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
 }
+
+// --- products of masked tiles -------------------------------------------------------------------
+
+// What LANES rows, or keys, relate to at all: [first, end) of the others of the tile.
+typedef struct { int first, end; } Span;
+
+INLINE Span with_span(Span before, int at) { return (Span){smaller(before.first, at), at + 1}; }
+
+// Numbers of pairs, [others, lanes]: beyond the spans there is nothing to know. Without spans all.
+INLINE void multiply_pairs(const Span *spans, const int others, const int inner, const int lanes,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step, const int adds)
+{
+    if (!spans) {
+        multiply(others, inner, lanes, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, b += LANES, out += LANES) {
+        const int first = spans[at].first, end = spans[at].end;
+        for (int c = 0; c < others && !adds; c++)
+            if (c < first || c >= end) *(vector *)(out + c * out_step) = (vector){0};
+        if (first < end)
+            multiply_columns(1, end - first, inner, a + first * a_row, a_row, a_inner, b, b_step,
+                             out + first * out_step, out_step, adds);
+    }
+}
+
+// Sums for lanes over the others, of numbers of pairs that are 0 beyond the spans.
+INLINE void multiply_lanes(const Span *spans, const int lanes, const int others, const int columns,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(lanes, others, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_row, out += LANES * out_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(LANES, end - first, columns, a + first * a_inner, a_row, a_inner,
+                     b + first * b_step, b_step, out, out_step, 1);
+    }
+}
+
+// Sums for the others over lanes.
+INLINE void multiply_others(const Span *spans, const int others, const int lanes, const int columns,
+                            const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                            int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(others, lanes, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_inner, b += LANES * b_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(end - first, LANES, columns, a + first * a_row, a_row, a_inner, b, b_step,
+                     out + first * out_step, out_step, 1);
+    }
+}
 """
 
 _C_KERNELS = {
@@ -5331,8 +5405,21 @@ INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restri
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & ((floor_div(i[r], 128) == floor_div(j[c], 128))
+                        | (floor_div(floor_mod(j[c], 128), 32) == 3 - floor_mod(head, 4)))
+                        & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -5377,8 +5464,8 @@ INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restri
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel(const Grid program, const Grid programs, q_type *q_ptr, k_type *k_ptr,
@@ -5551,8 +5638,20 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & ((floor_div(i[r], 128) == floor_div(j[c], 128))
+                        | (floor_div(floor_mod(j[c], 128), 32) == 3 - floor_mod(head, 4))));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -5561,8 +5660,8 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
             if (MASKED) related[r][c] = (j[c] <= i[r]) & ((floor_div(i[r], 128) == floor_div(j[c],
                     128)) | (floor_div(floor_mod(j[c], 128), 32) == 3 - floor_mod(head, 4)));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -5576,10 +5675,10 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -5747,8 +5846,21 @@ INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((j[c] <= i[r]) & ((floor_div(i[r], 128) == floor_div(j[c], 128))
+                        | (floor_div(floor_mod(j[c], 128), 32) == 3 - floor_mod(head, 4)))
+                        & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -5758,8 +5870,8 @@ INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
                     128)) | (floor_div(floor_mod(j[c], 128), 32) == 3 - floor_mod(head, 4)))
                     & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -5770,8 +5882,8 @@ INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -5930,8 +6042,20 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= ((j[c] <= i[r]) & ((floor_div(i[r], 128) == floor_div(j[c], 128))
+                        | (floor_div(floor_mod(j[c], 128), 32) == 3 - floor_mod(head, 4))));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -5940,8 +6064,8 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
             if (MASKED) related[r][c] = (j[c] <= i[r]) & ((floor_div(i[r], 128) == floor_div(j[c],
                     128)) | (floor_div(floor_mod(j[c], 128), 32) == 3 - floor_mod(head, 4)));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -5955,12 +6079,12 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void backward_at_once_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -6137,8 +6261,25 @@ INLINE void forward_tile_1(real *restrict peak, real *restrict rows,
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((((head % 4 == 0) & ((j[c] <= i[r]) & (floor_div(i[r], 128)
+                        <= floor_div(j[c], 128)))) | ((head % 4 != 0) & (((floor_mod(head, 4) == 1)
+                        & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c], 128))))
+                        | ((floor_mod(head, 4) != 1) & (((floor_mod(head, 4) == 2) & ((j[c] <= i[r])
+                        & (floor_div(i[r], 128) <= floor_div(j[c], 128)))) | ((floor_mod(head,
+                        4) != 2) & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c],
+                        128))))))))) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -6188,8 +6329,8 @@ INLINE void forward_tile_1(real *restrict peak, real *restrict rows,
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel_1(const Grid program, const Grid programs, q_type *q_ptr, k_type *k_ptr,
@@ -6343,8 +6484,25 @@ INLINE void backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= (((head % 4 == 0) & ((j[c] <= i[r]) & (floor_div(i[r], 128)
+                        <= floor_div(j[c], 128)))) | ((head % 4 != 0) & (((floor_mod(head, 4) == 1)
+                        & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c], 128))))
+                        | ((floor_mod(head, 4) != 1) & (((floor_mod(head, 4) == 2) & ((j[c] <= i[r])
+                        & (floor_div(i[r], 128) <= floor_div(j[c], 128)))) | ((floor_mod(head,
+                        4) != 2) & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c],
+                        128)))))))));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -6357,8 +6515,8 @@ INLINE void backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
                     & (floor_div(i[r], 128) <= floor_div(j[c], 128)))) | ((floor_mod(head, 4) != 2)
                     & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c], 128))))))));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -6372,10 +6530,10 @@ INLINE void backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel_1(const Grid program, const Grid programs, k_type *k_ptr,
@@ -6553,8 +6711,25 @@ INLINE void backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows 
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((((head % 4 == 0) & ((j[c] <= i[r]) & (floor_div(i[r], 128)
+                        <= floor_div(j[c], 128)))) | ((head % 4 != 0) & (((floor_mod(head, 4) == 1)
+                        & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c], 128))))
+                        | ((floor_mod(head, 4) != 1) & (((floor_mod(head, 4) == 2) & ((j[c] <= i[r])
+                        & (floor_div(i[r], 128) <= floor_div(j[c], 128)))) | ((floor_mod(head,
+                        4) != 2) & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c],
+                        128))))))))) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -6568,8 +6743,8 @@ INLINE void backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows 
                     & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c], 128)))))))))
                     & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -6580,8 +6755,8 @@ INLINE void backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows 
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel_1(const Grid program, const Grid programs, q_type *q_ptr,
@@ -6744,8 +6919,25 @@ INLINE void backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= (((head % 4 == 0) & ((j[c] <= i[r]) & (floor_div(i[r], 128)
+                        <= floor_div(j[c], 128)))) | ((head % 4 != 0) & (((floor_mod(head, 4) == 1)
+                        & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c], 128))))
+                        | ((floor_mod(head, 4) != 1) & (((floor_mod(head, 4) == 2) & ((j[c] <= i[r])
+                        & (floor_div(i[r], 128) <= floor_div(j[c], 128)))) | ((floor_mod(head,
+                        4) != 2) & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c],
+                        128)))))))));
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -6758,8 +6950,8 @@ INLINE void backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
                     & (floor_div(i[r], 128) <= floor_div(j[c], 128)))) | ((floor_mod(head, 4) != 2)
                     & ((j[c] <= i[r]) & (floor_div(i[r], 128) <= floor_div(j[c], 128))))))));
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r]) : R(0.0);
@@ -6773,12 +6965,12 @@ INLINE void backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void backward_at_once_kernel_1(const Grid program, const Grid programs, k_type *k_ptr,
@@ -6964,8 +7156,19 @@ INLINE void forward_tile_2(peak_state_value *restrict peak, rows_state_value *re
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -7009,8 +7212,8 @@ INLINE void forward_tile_2(peak_state_value *restrict peak, rows_state_value *re
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel_2(const Grid program, const Grid programs, q_type *q_ptr, k_type *k_ptr,
@@ -7201,8 +7404,19 @@ INLINE void backward_columns_tile_2(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= floor_div(y_[c], 32) < floor_div(x_[r], 128);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -7210,8 +7424,8 @@ INLINE void backward_columns_tile_2(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = floor_div(y_[c], 32) < floor_div(x_[r], 128);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -7225,10 +7439,10 @@ INLINE void backward_columns_tile_2(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel_2(const Grid program, const Grid programs, k_type *k_ptr,
@@ -7428,8 +7642,19 @@ INLINE void backward_rows_tile_2(real (*restrict dq_total)[BLOCK_D], const Rows 
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -7437,8 +7662,8 @@ INLINE void backward_rows_tile_2(real (*restrict dq_total)[BLOCK_D], const Rows 
         for (int r = 0; r < BLOCK_M; r++)
             if (MASKED) related[c][r] = (floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -7449,8 +7674,8 @@ INLINE void backward_rows_tile_2(real (*restrict dq_total)[BLOCK_D], const Rows 
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel_2(const Grid program, const Grid programs, q_type *q_ptr,
@@ -7636,8 +7861,19 @@ INLINE void backward_at_once_tile_2(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= floor_div(y_[c], 32) < floor_div(x_[r], 128);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -7645,8 +7881,8 @@ INLINE void backward_at_once_tile_2(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = floor_div(y_[c], 32) < floor_div(x_[r], 128);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -7660,12 +7896,12 @@ INLINE void backward_at_once_tile_2(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void backward_at_once_kernel_2(const Grid program, const Grid programs, k_type *k_ptr,
@@ -7875,8 +8111,19 @@ INLINE void forward_tile_3(peak_state_value *restrict peak, rows_state_value *re
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -7920,8 +8167,8 @@ INLINE void forward_tile_3(peak_state_value *restrict peak, rows_state_value *re
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel_3(const Grid program, const Grid programs, q_type *q_ptr, k_type *k_ptr,
@@ -8112,8 +8359,19 @@ INLINE void backward_columns_tile_3(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= floor_div(y_[c], 32) < floor_div(x_[r], 128);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -8121,8 +8379,8 @@ INLINE void backward_columns_tile_3(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = floor_div(y_[c], 32) < floor_div(x_[r], 128);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -8136,10 +8394,10 @@ INLINE void backward_columns_tile_3(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel_3(const Grid program, const Grid programs, k_type *k_ptr,
@@ -8340,8 +8598,19 @@ INLINE void backward_rows_tile_3(real (*restrict dq_total)[BLOCK_D], const Rows 
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -8349,8 +8618,8 @@ INLINE void backward_rows_tile_3(real (*restrict dq_total)[BLOCK_D], const Rows 
         for (int r = 0; r < BLOCK_M; r++)
             if (MASKED) related[c][r] = (floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -8361,8 +8630,8 @@ INLINE void backward_rows_tile_3(real (*restrict dq_total)[BLOCK_D], const Rows 
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel_3(const Grid program, const Grid programs, q_type *q_ptr,
@@ -8548,8 +8817,19 @@ INLINE void backward_at_once_tile_3(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= floor_div(y_[c], 32) < floor_div(x_[r], 128);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -8557,8 +8837,8 @@ INLINE void backward_at_once_tile_3(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = floor_div(y_[c], 32) < floor_div(x_[r], 128);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -8572,12 +8852,12 @@ INLINE void backward_at_once_tile_3(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void backward_at_once_kernel_3(const Grid program, const Grid programs, k_type *k_ptr,
@@ -8788,8 +9068,19 @@ INLINE void forward_tile_4(peak_state_value *restrict peak, rows_state_value *re
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -8833,8 +9124,8 @@ INLINE void forward_tile_4(peak_state_value *restrict peak, rows_state_value *re
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel_4(const Grid program, const Grid programs, q_type *q_ptr, k_type *k_ptr,
@@ -9025,8 +9316,19 @@ INLINE void backward_columns_tile_4(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= floor_div(y_[c], 32) < floor_div(x_[r], 128);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -9034,8 +9336,8 @@ INLINE void backward_columns_tile_4(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = floor_div(y_[c], 32) < floor_div(x_[r], 128);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -9049,10 +9351,10 @@ INLINE void backward_columns_tile_4(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel_4(const Grid program, const Grid programs, k_type *k_ptr,
@@ -9253,8 +9555,19 @@ INLINE void backward_rows_tile_4(real (*restrict dq_total)[BLOCK_D], const Rows 
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -9262,8 +9575,8 @@ INLINE void backward_rows_tile_4(real (*restrict dq_total)[BLOCK_D], const Rows 
         for (int r = 0; r < BLOCK_M; r++)
             if (MASKED) related[c][r] = (floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -9274,8 +9587,8 @@ INLINE void backward_rows_tile_4(real (*restrict dq_total)[BLOCK_D], const Rows 
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel_4(const Grid program, const Grid programs, q_type *q_ptr,
@@ -9461,8 +9774,19 @@ INLINE void backward_at_once_tile_4(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= floor_div(y_[c], 32) < floor_div(x_[r], 128);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -9470,8 +9794,8 @@ INLINE void backward_at_once_tile_4(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = floor_div(y_[c], 32) < floor_div(x_[r], 128);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -9485,12 +9809,12 @@ INLINE void backward_at_once_tile_4(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void backward_at_once_kernel_4(const Grid program, const Grid programs, k_type *k_ptr,
@@ -9701,8 +10025,19 @@ INLINE void forward_tile_5(peak_state_value *restrict peak, rows_state_value *re
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -9746,8 +10081,8 @@ INLINE void forward_tile_5(peak_state_value *restrict peak, rows_state_value *re
         for (int x = 0; x < BLOCK_E; x++)
             total[r][x] = total[r][x] * shrink[r];
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
-            BLOCK_E, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
+            v.at, v.step, &total[0][0], BLOCK_E);
 }
 
 static void forward_kernel_5(const Grid program, const Grid programs, q_type *q_ptr, k_type *k_ptr,
@@ -9938,8 +10273,19 @@ INLINE void backward_columns_tile_5(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= floor_div(y_[c], 32) < floor_div(x_[r], 128);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -9947,8 +10293,8 @@ INLINE void backward_columns_tile_5(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = floor_div(y_[c], 32) < floor_div(x_[r], 128);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -9962,10 +10308,10 @@ INLINE void backward_columns_tile_5(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
 }
 
 static void backward_columns_kernel_5(const Grid program, const Grid programs, k_type *k_ptr,
@@ -10166,8 +10512,19 @@ INLINE void backward_rows_tile_5(real (*restrict dq_total)[BLOCK_D], const Rows 
     }
     k = load_rows(k_type, &k_room[0][0], k_ptr, k_stride, MASKED ? visible : NULL, BLOCK_N, D,
             BLOCK_D);
-    multiply(BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1, &q_turned[0][0], BLOCK_M, &dot_qk[0][0],
-            BLOCK_M, 0);
+    Span spans[BLOCK_M / LANES];
+    for (int group = 0; MASKED && group < BLOCK_M / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int r = group * LANES; r < (group + 1) * LANES; r++)
+                some |= ((floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c]);
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_D, BLOCK_M, k.at, k.step, 1,
+            &q_turned[0][0], BLOCK_M, &dot_qk[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
             BLOCK_E);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -10175,8 +10532,8 @@ INLINE void backward_rows_tile_5(real (*restrict dq_total)[BLOCK_D], const Rows 
         for (int r = 0; r < BLOCK_M; r++)
             if (MASKED) related[c][r] = (floor_div(y_[c], 32) < floor_div(x_[r], 128)) & visible[c];
     }
-    multiply(BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1, &d_out_turned[0][0], BLOCK_M,
-            &d_share[0][0], BLOCK_M, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_N, BLOCK_E, BLOCK_M, v.at, v.step, 1,
+            &d_out_turned[0][0], BLOCK_M, &d_share[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++) {
@@ -10187,8 +10544,8 @@ INLINE void backward_rows_tile_5(real (*restrict dq_total)[BLOCK_D], const Rows 
             d_exponent[c][r] = d_weight * weight;
         }
     }
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M, k.at, k.step,
-            &dq_total[0][0], BLOCK_D, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], 1, BLOCK_M,
+            k.at, k.step, &dq_total[0][0], BLOCK_D);
 }
 
 static void backward_rows_kernel_5(const Grid program, const Grid programs, q_type *q_ptr,
@@ -10374,8 +10731,19 @@ INLINE void backward_at_once_tile_5(real (*restrict dv)[BLOCK_E],
     }
     q = load_rows(q_type, &q_room[0][0], q_ptr, q_stride, MASKED ? visible : NULL, BLOCK_M, D,
             BLOCK_D);
-    multiply(BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1, &k_turned[0][0], BLOCK_N, &dot_qk[0][0],
-            BLOCK_N, 0);
+    Span spans[BLOCK_N / LANES];
+    for (int group = 0; MASKED && group < BLOCK_N / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int c = group * LANES; c < (group + 1) * LANES; c++)
+                some |= floor_div(y_[c], 32) < floor_div(x_[r], 128);
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_D, BLOCK_N, q.at, q.step, 1,
+            &k_turned[0][0], BLOCK_N, &dot_qk[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
             : NULL, BLOCK_M, E, BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
@@ -10383,8 +10751,8 @@ INLINE void backward_at_once_tile_5(real (*restrict dv)[BLOCK_E],
         for (int c = 0; c < BLOCK_N; c++)
             if (MASKED) related[r][c] = floor_div(y_[c], 32) < floor_div(x_[r], 128);
     }
-    multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
-            &d_share[0][0], BLOCK_N, 0);
+    multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
+            &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         delta[r] = (!MASKED || visible[r]) ? number_of(delta_ptr[r * row_step]) : R(0.0);
@@ -10398,12 +10766,12 @@ INLINE void backward_at_once_tile_5(real (*restrict dv)[BLOCK_E],
             d_exponent[r][c] = d_weight * weight[r][c];
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
-            BLOCK_E, 1);
-    multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N, q.at, q.step,
-            &dk_total[0][0], BLOCK_D, 1);
-    multiply(BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1, k.at, k.step, dq_total_ptr,
-            dq_total_stride, 1);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &weight[0][0], 1, BLOCK_N,
+            d_out.at, d_out.step, &dv[0][0], BLOCK_E);
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_exponent[0][0], 1, BLOCK_N,
+            q.at, q.step, &dk_total[0][0], BLOCK_D);
+    multiply_others(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_D, &d_exponent[0][0], BLOCK_N, 1,
+            k.at, k.step, dq_total_ptr, dq_total_stride);
 }
 
 static void backward_at_once_kernel_5(const Grid program, const Grid programs, k_type *k_ptr,

@@ -29,6 +29,7 @@
 # see keys that come after it.
 
 import atexit
+import concurrent.futures
 import contextlib
 import ctypes
 import functools
@@ -1684,6 +1685,7 @@ class _CKernel:
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
         self.arg_names = (*self.arguments, *self.constants)
+        self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
 
     def __getitem__(self, grid):
@@ -1701,12 +1703,24 @@ class _CKernel:
         types = tuple(x.dtype if isinstance(x, Tensor) else None for x in arguments)
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
-            self.compiled[known] = _c_library(self._source(types, constants)).run
+            self._compile(types, constants, known)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
             *map(self._given, self.arguments, arguments),
         )
+
+    def _compile(self, types, constants, known):
+        """Compile it, and at the same time its like in other pieces, which run next."""
+        alike = [
+            x
+            for x in _C_KERNELS.values()
+            if x.pass_of_pieces == self.pass_of_pieces and known not in x.compiled
+        ]
+        with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
+            libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
+        for x, library in zip(alike, libraries, strict=True):
+            x.compiled[known] = library.run
 
     def _given(self, name, x):
         if x is None:
@@ -2245,6 +2259,66 @@ INLINE void multiply(const int rows, const int inner, const int columns, const r
     for (; j + LANES <= columns; j += LANES)
         multiply_columns(1, rows, inner, a, a_row, a_inner, b + j, b_step, out + j, out_step, adds);
 }
+
+// --- products of masked tiles -------------------------------------------------------------------
+
+// What LANES rows, or keys, relate to at all: [first, end) of the others of the tile.
+typedef struct { int first, end; } Span;
+
+INLINE Span with_span(Span before, int at) { return (Span){smaller(before.first, at), at + 1}; }
+
+// Numbers of pairs, [others, lanes]: beyond the spans there is nothing to know. Without spans all.
+INLINE void multiply_pairs(const Span *spans, const int others, const int inner, const int lanes,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step, const int adds)
+{
+    if (!spans) {
+        multiply(others, inner, lanes, a, a_row, a_inner, b, b_step, out, out_step, adds);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, b += LANES, out += LANES) {
+        const int first = spans[at].first, end = spans[at].end;
+        for (int c = 0; c < others && !adds; c++)
+            if (c < first || c >= end) *(vector *)(out + c * out_step) = (vector){0};
+        if (first < end)
+            multiply_columns(1, end - first, inner, a + first * a_row, a_row, a_inner, b, b_step,
+                             out + first * out_step, out_step, adds);
+    }
+}
+
+// Sums for lanes over the others, of numbers of pairs that are 0 beyond the spans.
+INLINE void multiply_lanes(const Span *spans, const int lanes, const int others, const int columns,
+                           const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                           int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(lanes, others, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_row, out += LANES * out_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(LANES, end - first, columns, a + first * a_inner, a_row, a_inner,
+                     b + first * b_step, b_step, out, out_step, 1);
+    }
+}
+
+// Sums for the others over lanes.
+INLINE void multiply_others(const Span *spans, const int others, const int lanes, const int columns,
+                            const real *a, int64_t a_row, int64_t a_inner, const real *b,
+                            int64_t b_step, real *out, int64_t out_step)
+{
+    if (!spans) {
+        multiply(others, lanes, columns, a, a_row, a_inner, b, b_step, out, out_step, 1);
+        return;
+    }
+    for (int at = 0; at < lanes / LANES; at++, a += LANES * a_inner, b += LANES * b_step) {
+        const int first = spans[at].first, end = spans[at].end;
+        if (first < end)
+            multiply(end - first, LANES, columns, a + first * a_row, a_row, a_inner, b, b_step,
+                     out + first * out_step, out_step, 1);
+    }
+}
 """
 
 _C_KERNELS = {
@@ -2282,6 +2356,17 @@ INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restri
     }
     R2_of_key = load_rows(R2_of_key_type, &R2_of_key_room[0][0], R2_of_key_ptr, R2_of_key_stride,
             MASKED ? visible : NULL, BLOCK_N, D, BLOCK_D);
+    Span spans[1 / LANES];
+    for (int group = 0; MASKED && group < 1 / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int x = group * LANES; x < (group + 1) * LANES; x++)
+                some |= visible[c];
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
     multiply(BLOCK_N, BLOCK_D, BLOCK_M, R2_of_key.at, R2_of_key.step, 1, &R1_of_row_turned[0][0],
             BLOCK_M, &dot_R1_of_rowR2_of_key[0][0], BLOCK_M, 0);
     for (int c = 0; c < BLOCK_N; c++) {
@@ -2493,6 +2578,17 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
     }
     R1_of_row = load_rows(R1_of_row_type, &R1_of_row_room[0][0], R1_of_row_ptr, R1_of_row_stride,
             MASKED ? visible : NULL, BLOCK_M, D, BLOCK_D);
+    Span spans[1 / LANES];
+    for (int group = 0; MASKED && group < 1 / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int x = group * LANES; x < (group + 1) * LANES; x++)
+                some |= visible[r];
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
     multiply(BLOCK_M, BLOCK_D, BLOCK_N, R1_of_row.at, R1_of_row.step, 1, &R2_of_key_turned[0][0],
             BLOCK_N, &dot_R1_of_rowR2_of_key[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible
@@ -2679,6 +2775,17 @@ INLINE void backward_rows_tile(real (*restrict d_R1_of_row)[BLOCK_D], const Rows
     }
     R2_of_key = load_rows(R2_of_key_type, &R2_of_key_room[0][0], R2_of_key_ptr, R2_of_key_stride,
             MASKED ? visible : NULL, BLOCK_N, D, BLOCK_D);
+    Span spans[1 / LANES];
+    for (int group = 0; MASKED && group < 1 / LANES; group++) {
+        spans[group] = (Span){BLOCK_N, 0};
+        for (int c = 0; c < BLOCK_N; c++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int x = group * LANES; x < (group + 1) * LANES; x++)
+                some |= visible[c];
+            if (some) spans[group] = with_span(spans[group], c);
+        }
+    }
     multiply(BLOCK_N, BLOCK_D, BLOCK_M, R2_of_key.at, R2_of_key.step, 1, &R1_of_row_turned[0][0],
             BLOCK_M, &dot_R1_of_rowR2_of_key[0][0], BLOCK_M, 0);
     v = load_rows(v_type, &v_room[0][0], v_ptr, v_stride, MASKED ? visible : NULL, BLOCK_N, E,
@@ -2854,6 +2961,17 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E],
     }
     R1_of_row = load_rows(R1_of_row_type, &R1_of_row_room[0][0], R1_of_row_ptr, R1_of_row_stride,
             MASKED ? visible : NULL, BLOCK_M, D, BLOCK_D);
+    Span spans[1 / LANES];
+    for (int group = 0; MASKED && group < 1 / LANES; group++) {
+        spans[group] = (Span){BLOCK_M, 0};
+        for (int r = 0; r < BLOCK_M; r++) {
+            int some = 0;
+            #pragma omp simd reduction(|:some)
+            for (int x = group * LANES; x < (group + 1) * LANES; x++)
+                some |= visible[r];
+            if (some) spans[group] = with_span(spans[group], r);
+        }
+    }
     multiply(BLOCK_M, BLOCK_D, BLOCK_N, R1_of_row.at, R1_of_row.step, 1, &R2_of_key_turned[0][0],
             BLOCK_N, &dot_R1_of_rowR2_of_key[0][0], BLOCK_N, 0);
     d_out = load_rows(d_out_type, &d_out_room[0][0], d_out_ptr, d_out_stride, MASKED ? visible

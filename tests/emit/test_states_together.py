@@ -86,7 +86,7 @@ def test_a_long_call_takes_few_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "_forward_slab", lambda *args: calls.append(1) or inner(*args))
     q = torch.randn(1, 8, 4096, 64)
     module.attention(q, q, q, plan="linear")
-    assert len(calls) <= 6
+    assert len(calls) <= 9
 
 
 def test_nothing_is_left_for_the_collector(tmp_path: Path) -> None:

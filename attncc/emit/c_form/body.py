@@ -17,6 +17,7 @@ from attncc.emit.c_form.reading import (
     is_none_test,
     name_of,
     names_read,
+    walk,
 )
 from attncc.emit.c_form.stores import StoreStatements
 from attncc.emit.c_form.text import CText
@@ -47,7 +48,9 @@ class FunctionTranslator(TileStatements, StoreStatements):
         body = self.node.body
         if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
             body = body[1:]
-        self._statements(body)
+        for statement in body:
+            self.tell_spans(statement)
+            self._statements([statement])
         self.flush()
         declarations = [f"    {each.declaration}" for each in self.storage.values() if each.form is not Form.LOCAL]
         return [*declarations, *self.text.written]
@@ -125,7 +128,7 @@ class FunctionTranslator(TileStatements, StoreStatements):
         """Whether a guarded body only computes numbers of pairs."""
         special = (*PRODUCTS, *REDUCTIONS, *LOADS, "_add_channel")
         return all(
-            isinstance(each, ast.Assign) and not any(is_call(inner, special) for inner in ast.walk(each))
+            isinstance(each, ast.Assign) and not any(is_call(inner, special) for inner in walk(each))
             for each in statement.body
         )
 
@@ -167,7 +170,7 @@ class FunctionTranslator(TileStatements, StoreStatements):
 
     def without_inner(self, name: str, node: ast.expr) -> ast.expr:
         """An expression whose sums and products have become variables; it may be one of these itself."""
-        if not any(each is not node and is_call(each, _APART) for each in ast.walk(node)):
+        if not any(each is not node and is_call(each, _APART) for each in walk(node)):
             return node
         found = _Inner(self, name, node).visit(node)
         assert isinstance(found, ast.expr)

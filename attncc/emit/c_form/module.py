@@ -17,6 +17,7 @@ from attncc.emit.writer import literal
 
 _IMPORTS = (
     "atexit",
+    "concurrent.futures",
     "contextlib",
     "ctypes",
     "functools",

@@ -61,10 +61,24 @@ class Called:
         )
 
 
+def walk(node: ast.AST) -> list[ast.AST]:
+    """Everything within, as `ast.walk` finds it but for operators and contexts, in a third of the time."""
+    found = [node]
+    for each in found:  # which grows
+        own = vars(each)
+        for name in each._fields:
+            inner = own.get(name)
+            if isinstance(inner, list):
+                found += [one for one in inner if isinstance(one, ast.AST)]
+            elif isinstance(inner, ast.AST) and inner._fields:
+                found.append(inner)
+    return found
+
+
 @lru_cache(64)
 def nodes_of(node: ast.FunctionDef) -> tuple[ast.AST, ...]:
     """Everything within a function, which is asked for again and again."""
-    return tuple(ast.walk(node))
+    return tuple(walk(node))
 
 
 def is_call(node: ast.AST, functions: Container[str]) -> TypeGuard[ast.Call]:
@@ -88,7 +102,7 @@ def name_of(node: ast.expr) -> str:
 
 def names_read(node: ast.expr) -> Counter[str]:
     """The names that an expression reads, and how often."""
-    return Counter(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+    return Counter(each.id for each in walk(node) if isinstance(each, ast.Name))
 
 
 def is_none_test(node: ast.expr) -> bool:
@@ -120,7 +134,7 @@ def blocks_of(node: ast.FunctionDef) -> dict[str, list[tuple[int, ...]]]:
             elif isinstance(statement, ast.For):
                 inner, heads = [statement.body], [statement.iter]
             for head in heads:
-                for each in ast.walk(head):
+                for each in walk(head):
                     if isinstance(each, ast.Name):
                         found.setdefault(each.id, []).append(path)
             for each_body in inner:

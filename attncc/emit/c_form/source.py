@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from attncc.emit.c_form.body import FunctionTranslator
 from attncc.emit.c_form.expressions import function_of
-from attncc.emit.c_form.reading import Called, c_name, is_constant, nodes_of
+from attncc.emit.c_form.reading import Called, c_name, is_constant, nodes_of, walk
 from attncc.emit.c_form.text import CText
 from attncc.emit.c_form.values import INT, REAL, Variable, address_type
 from attncc.emit.triton_form.scope import CPUS_ALONE
@@ -128,7 +128,7 @@ def _parameter(name: str, node: ast.FunctionDef, everything: list[ast.FunctionDe
 def _whole_names(node: ast.FunctionDef) -> set[str]:
     """The arguments that Triton does not specialise: lengths, positions and counts."""
     decorators = [each for each in node.decorator_list if isinstance(each, ast.Call)]
-    constants = [each for decorator in decorators for each in ast.walk(decorator) if isinstance(each, ast.Constant)]
+    constants = [each for decorator in decorators for each in walk(decorator) if isinstance(each, ast.Constant)]
     return {str(each.value) for each in constants}
 
 

@@ -7,11 +7,11 @@ import ast
 from attncc.emit.c_form.expressions import function_of
 from attncc.emit.c_form.loops import Step
 from attncc.emit.c_form.reading import REDUCTIONS, is_call, names_read, unconverted
-from attncc.emit.c_form.scope import FunctionScope
+from attncc.emit.c_form.spans import SpanStatements
 from attncc.emit.c_form.values import INT, REAL, SUM, Form, Indices, Variable, is_whole
 
 
-class TileStatements(FunctionScope):
+class TileStatements(SpanStatements):
     """Translates assignments of tiles."""
 
     # --- loads ------------------------------------------------------------------------------------------------
@@ -104,12 +104,16 @@ class TileStatements(FunctionScope):
                 left_start, left_inner = f"&{left.turned or self.turn(left)}[0][0]", rows
             a = f"{right_start}, {right_column}, {right_inner}"
             sizes, b, step = f"{columns}, {inner}, {rows}", f"{left_start}, {left_inner}", out_column
+            if self.spans is not None and self.spans.dims == out.dims:
+                given = self.spans.given
+                self.text.line(f"multiply_pairs({given}, {sizes}, {a}, {b}, {start}, {step}, {int(added)});")
+                return
         else:
             if right_column != "1":
                 right_start, right_inner = f"&{self.turn(right)}[0][0]", columns
             a = f"{left_start}, {left_row}, {left_inner}"
             sizes, b, step = f"{rows}, {inner}, {columns}", f"{right_start}, {right_inner}", out_row
-        self.text.line(f"multiply({sizes}, {a}, {b}, {start}, {step}, {int(added)});")
+        self._multiply(left, left_turned, f"{sizes}, {a}, {b}, {start}, {step}", added=added)
 
     def add_product(self, start: ast.expr, stride: ast.expr, left: ast.expr, right: ast.expr) -> None:
         """The numbers in memory are of the type of sums, and there is room for whole tiles."""
@@ -124,7 +128,15 @@ class TileStatements(FunctionScope):
         if second_column != "1":
             second_start, second_inner = f"&{self.turn(second)}[0][0]", columns
         b = f"{second_start}, {second_inner}"
-        self.text.line(f"multiply({rows}, {inner}, {columns}, {a}, {b}, {place}, {step}, 1);")
+        self._multiply(first, first_turned, f"{rows}, {inner}, {columns}, {a}, {b}, {place}, {step}", added=True)
+
+    def _multiply(self, left: Variable, turned: bool, arguments: str, *, added: bool) -> None:
+        """The call; numbers of pairs that are not related are 0, so that sums leave them out."""
+        if self.spans is not None and self.spans.dims == left.dims and added:
+            how = "multiply_others" if turned else "multiply_lanes"
+            self.text.line(f"{how}({self.spans.given}, {arguments});")
+        else:
+            self.text.line(f"multiply({arguments}, {int(added)});")
 
     # --- sums -------------------------------------------------------------------------------------------------
 

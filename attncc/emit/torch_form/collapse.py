@@ -51,7 +51,7 @@ def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | N
         features=f"{_features(plan)} * (v.shape[-1] + 1)",
         state_size=f"{_features(plan)} * q.shape[-1]",
         # Loops over channels pass over scores many times, so that these had better lie near by.
-        at_once="_SCORES // 4" if plan.torch.forward.find(Op.CHANNELS) else "2 * _SCORES",
+        at_once="_SCORES // 4" if plan.torch.forward.find(Op.CHANNELS) else "_SCORES",
         together=not any(
             each.kind is Kind.OFFSET_NUMBER or (each.kind is Kind.TABLE and operands.has_batch(each))
             for each in operands

@@ -64,12 +64,9 @@ class ListedSums(FeaturePrinter, GradientPrinter):
             keys=lines,
             key_features=f"{self._features('g')} = _key_features({self._arguments('keys', 'j')}own"
             f"{f', {heads}' if self.states.by_query_head else ''})",
-            states=[
-                f"torch.bmm(g{term}.mT, values)" if each.of_values else f"g{term}.sum(1)[..., None]"
-                for each, term in self.pairs()
-            ],
+            states=[self.added_by_keys(each, f"g{term}") for each, term in self.pairs()],
             state_names=self.names("s"),
-            sums=self._sums(),
+            sums=self.sums_of_rows("r"),
             of_values=f"({', '.join(str(each.of_values) for each in self.states.sums)},)",
             gradients=", ".join(["d_rows", *given]),
             state_heads=heads,
@@ -84,13 +81,6 @@ class ListedSums(FeaturePrinter, GradientPrinter):
         side = self.rows if suffix == "rows" else self.keys
         names = [f"{each.name}_{suffix}" for each in side.operands]
         return "".join(f"{each}, " for each in [*names, *[position] * side.reads_position])
-
-    def _sums(self) -> list[str]:
-        found, at = [], 0
-        for each in self.states.sums:
-            found.append(" + ".join(f"torch.bmm(r{term}, s{at + place})" for place, term in enumerate(each.terms)))
-            at += len(each.terms)
-        return found
 
     def _keys(self, operand: Operand) -> str:
         tiles = f"_tiles_as_entries(_tiled_keys({operand.name}, lists, heads), entries)"

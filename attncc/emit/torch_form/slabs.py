@@ -18,7 +18,7 @@ from attncc.graph.core import Kind
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
 from attncc.plan.model import Plan
-from attncc.rewrite.backward import gradient_name
+from attncc.rewrite.backward import gradient_name, reciprocal
 from attncc.spec.expr import Binary, BinaryOp, Expr, Local, Name, Symbol, children, names_in, walk
 
 
@@ -219,8 +219,15 @@ class SlabPrinter:
 
     def _print_after(self, writer: Writer, body: TorchBody, kernel: Kernel, rows: set[str]) -> None:
         q = self.rows
+        inverses = _saved_inverses(kernel)
         for node in kernel.after:
             match node.op:
+                case _ if node in inverses.values():
+                    continue  # it stands before the division
+                case Op.DIVIDE if node.inputs[1] in inverses:
+                    inverse = inverses[node.inputs[1]]
+                    body.print_row(inverse, rows)
+                    writer.line(f"{node.name} = {node.inputs[0]}.mul_(_pairs({inverse.name}, {q}))")
                 case Op.DIVIDE:
                     divisor = self.forward_graph[node.inputs[1]]
                     self.used.add("_reciprocal")
@@ -290,6 +297,12 @@ class SlabPrinter:
     def _expressions(self, dialect: Dialect = TORCH) -> ExpressionWriter:
         host = ExpressionWriter(HOST, lambda name: SYMBOLS[name], lambda name: name)
         return ExpressionWriter(dialect, lambda name: SYMBOLS[name], lambda name: name, host=host)
+
+
+def _saved_inverses(kernel: Kernel) -> dict[str, Node]:
+    """For divisors the row number that backward reads and that forward can multiply by."""
+    divisors = [node.inputs[1] for node in kernel.after if node.op is Op.DIVIDE]
+    return {name: node for name in divisors for node in kernel.after if node.expr == reciprocal(name)}
 
 
 def _positions(node: Node) -> set[Name]:

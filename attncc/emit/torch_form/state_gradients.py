@@ -50,7 +50,7 @@ class GradientPrinter(SumPrinter):
         parts = []
         for place, (each, term) in enumerate(self.pairs()):
             if term == at and self._has_gradient(each):
-                parts.append(f"torch.bmm(g{self.states.sums.index(each)}, s{place}.mT)")
+                parts.append(self.given_to_rows(each, f"g{self.states.sums.index(each)}", f"s{place}"))
         return " + ".join(parts) or "None"
 
     def _key_feature_gradients(self, at: int) -> str:
@@ -110,10 +110,9 @@ class GradientPrinter(SumPrinter):
                 writer.line(f"near = _near({own}_positions_of(positions, d_rows), numbers{heads})")
             writer.line(f"{self.names('f')} = {self.row_call('near')}")
             writer.line(f"{self.names('g')} = _sum_gradients(d_rows, {statistics}numbers, slab, heads)")
-            found = []
-            for each, term in self.pairs():
-                at = self.states.sums.index(each)
-                found.append(f"torch.bmm(f{term}.mT, g{at})")
+            found = [
+                self.added_by_rows(each, f"f{term}", f"g{self.states.sums.index(each)}") for each, term in self.pairs()
+            ]
             self.print_result(writer, found, "slab.blocks", "slab.count")
 
     def _print_key_gradients(self, writer: Writer) -> None:

@@ -57,10 +57,7 @@ class SumPrinter(StateTexts):
                 writer.line(f"near = _near({own}{position}, numbers{self.heads()})")
             writer.line(f"{self.names('f')} = {self.key_call('near')}")
             writer.line(f"values = {self.values_by_head(core.values)}")
-            found = [
-                f"torch.bmm(f{term}.mT, values)" if each.of_values else f"f{term}.sum(1)[..., None]"
-                for each, term in self.pairs()
-            ]
+            found = [self.added_by_keys(each, f"f{term}") for each, term in self.pairs()]
             self.print_result(writer, found, "blocks", "count")
 
     def _print_running(self, writer: Writer) -> None:
@@ -111,6 +108,15 @@ class SumPrinter(StateTexts):
         """Names for the states of each run, and for the features of rows."""
         writer.line(f"{self.names('s')} = sums.states" if self.near else f"{self.names('s')} = sums")
 
+    def sums_of_rows(self, features: str) -> list[str]:
+        """For each sum what rows make of its states."""
+        found, at = [], 0
+        for each in self.states.sums:
+            states = enumerate(each.terms, at)
+            found.append(" + ".join(self.met_by_rows(each, f"{features}{term}", f"s{place}") for place, term in states))
+            at += len(each.terms)
+        return found
+
     def _print_begun(self, writer: Writer) -> None:
         with writer.block(f"def _begun(found, {self.row_names}numbers, heads, slab):"):
             writer.line(
@@ -123,11 +129,8 @@ class SumPrinter(StateTexts):
                 writer.line(f"{self.names('f')} = {self.row_call('sums.near')}")
                 writer.line("own = (")
                 with writer.indented():
-                    at = 0
-                    for each in self.states.sums:
-                        products = [f"torch.bmm(f{term}, s{at + place})" for place, term in enumerate(each.terms)]
-                        at += len(each.terms)
-                        writer.line(f"{' + '.join(products)},")
+                    for sums in self.sums_of_rows("f"):
+                        writer.line(f"{sums},")
                 writer.line(")")
                 writer.line("total = _added(total, own)")
             with writer.block("if total is None:"):

@@ -136,6 +136,26 @@ class StateTexts:
         """For every state the sum that it belongs to, and its term."""
         return [(each, term) for each in self.states.sums for term in each.terms]
 
+    # Sums without values are one column wide. Matrix products with those take several times as long as what is here.
+
+    def added_by_keys(self, each: StateSum, features: str) -> str:
+        """What some keys add to a state."""
+        return f"torch.bmm({features}.mT, values)" if each.of_values else f"{features}.sum(1)[..., None]"
+
+    def met_by_rows(self, each: StateSum, features: str, state: str) -> str:
+        """What rows make of a state."""
+        product = f"({features} * {state}.mT).sum(-1, keepdim=True)"
+        return f"torch.bmm({features}, {state})" if each.of_values else product
+
+    def added_by_rows(self, each: StateSum, features: str, gradient: str) -> str:
+        """What some rows add to the gradient of a state."""
+        product = f"({features} * {gradient}).sum(1)[..., None]"
+        return f"torch.bmm({features}.mT, {gradient})" if each.of_values else product
+
+    def given_to_rows(self, each: StateSum, gradient: str, state: str) -> str:
+        """The gradient of rows' features, of that of their sum."""
+        return f"torch.bmm({gradient}, {state}.mT)" if each.of_values else f"{gradient} * {state}.mT"
+
     def names(self, letter: str) -> str:
         """Names for features, states, or gradients of sums."""
         count = {"f": len(self.states.terms), "s": len(self.pairs()), "g": len(self.states.sums)}[letter]
