@@ -41,7 +41,6 @@ from attncc.spec.expr import (
     Compare,
     CompareOp,
     Const,
-    Entry,
     Expr,
     Let,
     Merge,
@@ -196,8 +195,8 @@ def plan_core(spec: Spec) -> Plan:
         tiles=tiles_for(
             gpu.forward,
             gpu.backward,
+            pattern=core.pattern,
             most=None if lists is None else LIST,
-            asks_tables=any(isinstance(node, Entry) for node in walk(core.pattern)),
         ),
         edge=edge_for(domain, pieces) if lists is None else SMALLEST,
         slabs=SLABS,

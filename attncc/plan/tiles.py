@@ -3,9 +3,9 @@
 On every target each list has a config that spills next to nothing, none spills much, and one fits the smallest shared
 memory. Reals of four bytes use exact products without matrix instructions, so their tiles are smaller. On gfx942 eight
 warps are tried only where a list has nothing else, and fit even so. Kernels that read numbers by distance, vectors
-channel by channel (several of them above all), tables, or several pairs of vectors hold more in registers: for these
-there are lists that replace the others. Where tiles of rows add up sums by distance, they have at most twice as many
-rows as columns.
+channel by channel (several of them above all), tables, numbers of keys, or several pairs of vectors hold more in
+registers: for these there are lists that replace the others. Where tiles of rows add up sums by distance, they have at
+most twice as many rows as columns.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from attncc.graph.ir import Graph
 from attncc.graph.ops import Axis, Op
 from attncc.plan.model import Tile, Tiles
+from attncc.spec.expr import Entry, Expr, Local, Member, walk
 
 _TRIES: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
     ("forward", 2, 64): ((128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (64, 32, 4, 2)),
@@ -36,6 +37,7 @@ _TRIES: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
 }
 
 _BY_OFFSET: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("forward", 2, 128): ((64, 64, 8, 3), (64, 32, 4, 2)),
     ("backward_columns", 2, 128): ((32, 64, 8, 2), (32, 64, 8, 1), (32, 32, 4, 1)),
     ("backward_rows", 2, 64): ((64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
     ("backward_rows", 2, 128): ((64, 32, 8, 2), (32, 64, 8, 2), (32, 32, 8, 2), (32, 32, 4, 2)),
@@ -65,6 +67,10 @@ _OF_SEVERAL_PRODUCTS: dict[tuple[str, int, int], tuple[tuple[int, int, int, int]
     ("backward_rows", 2, 128): ((64, 32, 8, 2), (64, 32, 4, 2)),
 }
 
+_BY_KEY: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("backward_rows", 2, 128): ((128, 64, 8, 2), (128, 32, 8, 3), (64, 64, 8, 2), (64, 32, 4, 2)),
+}
+
 _BY_LIST: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
     ("backward_rows", 2, 128): ((64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2)),
 }
@@ -80,15 +86,26 @@ _BY_LIST_AND_TABLE: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], 
     ("backward_rows", 2, 128): ((64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
 }
 
+# The same where a pair asks several numbers of its row and of its key, or searches what a row names.
+_BY_MUCH_ASKED: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("forward", 2, 64): ((64, 64, 8, 2), (64, 32, 4, 2)),
+    ("forward", 2, 128): ((64, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
+    ("backward_columns", 2, 64): ((64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 1)),
+    ("backward_columns", 2, 128): ((32, 64, 8, 2), (32, 64, 8, 1), (32, 32, 4, 1)),
+    ("backward_rows", 2, 64): ((64, 32, 8, 2), (64, 32, 4, 2)),
+    ("backward_rows", 2, 128): ((64, 64, 8, 2), (64, 32, 8, 2), (32, 32, 4, 1)),
+}
+_MUCH = 4  # numbers
+
 SMALLEST = (16, 16, 4, 1)
 
 
-def tiles_for(*graphs: Graph, most: int | None = None, asks_tables: bool = False) -> tuple[Tiles, ...]:
+def tiles_for(*graphs: Graph, pattern: Expr, most: int | None = None) -> tuple[Tiles, ...]:
     """The lists for the kernels of some graphs.
 
     Args:
+        pattern: which pairs are related, as kernels ask it.
         most: the rows and keys of a tile that lists name, where kernels walk such lists: they take it in parts.
-        asks_tables: whether tables say which pairs are related.
     """
     nodes = [node for graph in graphs for node in graph]
     own: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {}
@@ -96,6 +113,8 @@ def tiles_for(*graphs: Graph, most: int | None = None, asks_tables: bool = False
         own |= _BY_LIST
     if any(node.axes == (Axis.OFFSET,) for node in nodes):
         own |= _BY_OFFSET
+    if any(node.axes == (Axis.COLUMN,) for node in nodes):
+        own |= _BY_KEY
     if any(node.axes == (Axis.TABLE,) for node in nodes):
         own |= _BY_ENTRY
     if any(sum(node.op is Op.DOT and "d_out" not in node.inputs for node in graph) > 1 for graph in graphs):
@@ -104,8 +123,11 @@ def tiles_for(*graphs: Graph, most: int | None = None, asks_tables: bool = False
         own |= _BY_CHANNEL
     if any(sum(node.op is Op.SPREAD and Axis.COLUMN in node.axes for node in graph) > 1 for graph in graphs):
         own |= _BY_CHANNEL_OF_SEVERAL
-    if asks_tables:
+    asked = list(walk(pattern))
+    if any(isinstance(node, Entry) for node in asked):
         own |= _BY_LIST_AND_TABLE
+    if any(isinstance(node, Member) for node in asked) or len({x.name for x in asked if isinstance(x, Local)}) > _MUCH:
+        own |= _BY_MUCH_ASKED
     found = {key: own.get(key, tries) for key, tries in _TRIES.items()}
     if most is not None:
         found = {key: tuple(each for each in tries if max(each[:2]) <= most) for key, tries in found.items()}

@@ -147,6 +147,9 @@ class TileStatements(SpanStatements):
         value = self.reader.number(call.args[0])
         kept = tuple(length for at, length in enumerate(value.dims) if at != axis.value)
         ctype, start = (INT, of_whole) if is_whole(value.ctype) else (REAL, of_reals)
+        if operator != "+" and ctype == REAL != value.ctype:  # as loaded: whole or real, as the data are
+            ctype = value.ctype
+            start = f"{'least' if operator == 'max' else 'largest'}_of({ctype})"
         target = self.variable(name, kept, ctype)
         self.storage.setdefault(target.name, target)
         reads = names_read(call.args[0])
