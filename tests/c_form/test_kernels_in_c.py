@@ -120,6 +120,11 @@ COMBINED = {
           weight = relu(dot(q, k) / sqrt(d))^2 * exp(-abs(i - j) / 40)
           normalize = count
         }""",
+    "blocks as large as tiles, that rows name": """
+        attention e {
+          input blocks[B, H, n, 2]: int
+          pattern = causal & j // 64 in blocks
+        }""",
 }
 
 
