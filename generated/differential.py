@@ -471,6 +471,12 @@ def _expect(holds, name, found, expected):
         raise ValueError(f"differential: {name} is {found}, expected {expected}")
 
 
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+
+
 def _expect_number(name, x, least):
     """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
     traced = isinstance(x, torch.SymInt)
@@ -1397,8 +1403,7 @@ def _one_check(q, k, v, kv_lengths, q_start, k_start):
 
 def _one_prepared(q, k, v, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
@@ -1472,6 +1477,8 @@ def _one_weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_start
     heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
     wide, device = _wide(q.dtype), q.device
     row = torch.arange(q.shape[2], device=device)[rows]
+    if not m:
+        return q.new_empty(q.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -1564,13 +1571,13 @@ def _one_newest(cache, q, scale):
 
 def _one_checked_with(cache, q, k, v, scale):
     """New tokens, added to the cache: what the passes read of them."""
+    prepared = _one_prepared(q, k, v, scale, None, cache.position, cache.position)
     _expect(
         k.shape[2] == q.shape[2],
         "the number of keys",
         k.shape[2],
         f"one for each of {q.shape[2]} rows",
     )
-    prepared = _one_prepared(q, k, v, scale, None, cache.position, cache.position)
     q, k, v, *_ = prepared
     _one_remember(cache, (k, v))
     return prepared
@@ -2483,8 +2490,7 @@ def _two_check(v, q2, k2, kv_lengths, q_start, k_start):
 
 def _two_prepared(v, q2, k2, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("v", v), ("q2", q2), ("k2", k2)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(v=v, q2=q2, k2=k2)
     device = q2.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         v, q2, k2 = (x.to(torch.get_autocast_dtype(device)) for x in (v, q2, k2))
@@ -2560,6 +2566,8 @@ def _two_weights(q2, k2, *, rows=slice(None), scale=None, kv_lengths=None, q_sta
     heads, kv_heads, m = q2.shape[1], k2.shape[1], k2.shape[2]
     wide, device = _wide(q2.dtype), q2.device
     row = torch.arange(q2.shape[2], device=device)[rows]
+    if not m:
+        return q2.new_empty(q2.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -2652,13 +2660,13 @@ def _two_newest(cache, q2, scale):
 
 def _two_checked_with(cache, v, q2, k2, scale):
     """New tokens, added to the cache: what the passes read of them."""
+    prepared = _two_prepared(v, q2, k2, scale, None, cache.position, cache.position)
     _expect(
         v.shape[2] == q2.shape[2],
         "the number of keys",
         v.shape[2],
         f"one for each of {q2.shape[2]} rows",
     )
-    prepared = _two_prepared(v, q2, k2, scale, None, cache.position, cache.position)
     prepared = *_operands(*prepared), *prepared[3:]
     q2, k2, v, *_ = prepared
     _two_remember(cache, (k2, v))
@@ -2719,6 +2727,7 @@ def _two_prefill(
 
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     _expect(not x.is_nested, name, "nested", "a dense tensor")
     _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
     _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
@@ -3343,6 +3352,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define put(type, place, x) ((place) = element_of(type, x))
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))

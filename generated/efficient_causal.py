@@ -1219,6 +1219,12 @@ def _expect(holds, name, found, expected):
         raise ValueError(f"efficient_causal: {name} is {found}, expected {expected}")
 
 
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+
+
 def _expect_number(name, x, least):
     """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
     traced = isinstance(x, torch.SymInt)
@@ -2529,8 +2535,7 @@ def _sums_check(q, k, kv_lengths, q_start, k_start):
 
 def _sums_prepared(q, k, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k = (x.to(torch.get_autocast_dtype(device)) for x in (q, k))
@@ -2608,6 +2613,8 @@ def _sums_weights(q, k, *, rows=slice(None), scale=None, kv_lengths=None, q_star
     heads, kv_heads, m = q.shape[1], k_of_key.shape[1], k_of_key.shape[2]
     wide, device = _wide(q.dtype), q.device
     row = torch.arange(q.shape[2], device=device)[rows]
+    if not m:
+        return q.new_empty(q.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -2730,13 +2737,13 @@ def _sums_newest(cache, q, scale):
 
 def _sums_checked_with(cache, q, k, scale):
     """New tokens, added to the cache: what the passes read of them."""
+    prepared = _sums_prepared(q, k, scale, None, cache.position, cache.position)
     _expect(
         k.shape[2] == q.shape[2],
         "the number of keys",
         k.shape[2],
         f"one for each of {q.shape[2]} rows",
     )
-    prepared = _sums_prepared(q, k, scale, None, cache.position, cache.position)
     prepared = *_sums_operands(*prepared), *prepared[2:]
     q, k_of_key, *_ = prepared
     _sums_remember(cache, (k_of_key,))
@@ -4503,8 +4510,7 @@ def _mean_check(q, k, v, sums, kv_lengths, q_start, k_start):
 
 def _mean_prepared(q, k, v, sums, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v), ("sums", sums)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v, sums=sums)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v, sums = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v, sums))
@@ -4588,6 +4594,8 @@ def _mean_weights(
     heads, kv_heads, m = q_of_row.shape[1], k_of_key.shape[1], k_of_key.shape[2]
     wide, device = _wide(q_of_row.dtype), q_of_row.device
     row = torch.arange(q_of_row.shape[2], device=device)[rows]
+    if not m:
+        return q_of_row.new_empty(q_of_row.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -4714,13 +4722,13 @@ def _mean_newest(cache, q_of_row, scale):
 
 def _mean_checked_with(cache, q, k, v, sums, scale):
     """New tokens, added to the cache: what the passes read of them."""
+    prepared = _mean_prepared(q, k, v, sums, scale, None, cache.position, cache.position)
     _expect(
         k.shape[2] == q.shape[2],
         "the number of keys",
         k.shape[2],
         f"one for each of {q.shape[2]} rows",
     )
-    prepared = _mean_prepared(q, k, v, sums, scale, None, cache.position, cache.position)
     prepared = *_mean_operands(*prepared), *prepared[4:]
     q_of_row, k_of_key, v, *_ = prepared
     _mean_remember(cache, (k_of_key, v))
@@ -5279,6 +5287,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define put(type, place, x) ((place) = element_of(type, x))
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))

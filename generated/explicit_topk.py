@@ -485,20 +485,20 @@ if triton is not None:
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
 # num_warps, num_stages).
 _TILES = {
-    ("forward", 2, 64): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
-    ("forward", 2, 128): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 64): [(64, 64, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 128): [(64, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2), (16, 16, 4, 1)],
     ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
     ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
     ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
     ("forward", 4, 256): [(16, 16, 4, 1)],
-    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2), (16, 16, 4, 1)],
-    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 32, 4, 1), (16, 16, 4, 1)],
     ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
     ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
     ("backward_columns", 4, 128): [(16, 32, 8, 2)],
     ("backward_columns", 4, 256): [(16, 16, 8, 2)],
-    ("backward_rows", 2, 64): [(64, 64, 4, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
-    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 64): [(64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (32, 32, 4, 1), (16, 16, 4, 1)],
     ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
     ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
     ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
@@ -1773,6 +1773,12 @@ def _expect(holds, name, found, expected):
         raise ValueError(f"explicit_topk: {name} is {found}, expected {expected}")
 
 
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+
+
 def _check(q, k, v, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -1857,8 +1863,7 @@ def _form(form, q):
 
 def _prepared(q, k, v, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
@@ -1965,6 +1970,8 @@ def weights(
     heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
     wide, device = _wide(q.dtype), q.device
     row = torch.arange(q.shape[2], device=device)[rows]
+    if not m:
+        return q.new_empty(q.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -2058,13 +2065,13 @@ def step(
         With return_lse the logarithms of their normalisers stand in between.
     """
     _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _prepared(q, k, v, scale, None, cache.position, cache.position)  # refuses what does not fit
     _expect(
         k.shape[2] == q.shape[2],
         "the number of keys",
         k.shape[2],
         f"one for each of {q.shape[2]} rows",
     )
-    _prepared(q, k, v, scale, None, cache.position, cache.position)  # refuses what does not fit
     start = cache.position
     _remember(cache, (k, v))
     k, v = (
@@ -2091,6 +2098,7 @@ def prefill(
         q, k, v: as in `attention`, with as many rows as keys.
         form: "triton" or "torch", as in `attention`.
     """
+    _expect_tensors(q=q, k=k, v=v)
     _expect(
         k.shape[2] == q.shape[2],
         "the number of keys",
@@ -2524,6 +2532,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define put(type, place, x) ((place) = element_of(type, x))
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))

@@ -1548,6 +1548,12 @@ def _expect(holds, name, found, expected):
         raise ValueError(f"factorized_dense: {name} is {found}, expected {expected}")
 
 
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+
+
 def _check(v, A, C, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("v", v), ("A", A), ("C", C)):
@@ -1631,8 +1637,7 @@ def _form(form, q):
 
 def _prepared(v, A, C, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("v", v), ("A", A), ("C", C)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(v=v, A=A, C=C)
     device = A.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         v, A, C = (x.to(torch.get_autocast_dtype(device)) for x in (v, A, C))
@@ -1712,6 +1717,8 @@ def weights(v, A, C, *, rows=slice(None), kv_lengths=None, q_start=None, k_start
     heads, kv_heads, m = A.shape[1], vector_of_key.shape[1], vector_of_key.shape[2]
     wide, device = _wide(A.dtype), A.device
     row = torch.arange(A.shape[2], device=device)[rows]
+    if not m:
+        return A.new_empty(A.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -2090,6 +2097,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define put(type, place, x) ((place) = element_of(type, x))
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))

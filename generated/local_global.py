@@ -248,6 +248,12 @@ def _expect(holds, name, found, expected):
         raise ValueError(f"local_global: {name} is {found}, expected {expected}")
 
 
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+
+
 def _expect_number(name, x, least):
     """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
     traced = isinstance(x, torch.SymInt)
@@ -755,7 +761,7 @@ _near_TILES = {
         (64, 32, 4, 2),
         (16, 16, 4, 1),
     ],
-    ("forward", 2, 128): [(128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 128): [(64, 64, 8, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
     ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
     ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
     ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
@@ -1279,6 +1285,7 @@ def _where(condition, a, b, q=None):
 
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     _expect(not x.is_nested, name, "nested", "a dense tensor")
     _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
     _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
@@ -1611,8 +1618,7 @@ def _near_check(q, k, v, bias, kv_lengths, q_start, k_start):
 
 def _near_prepared(q, k, v, bias, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v), ("bias", bias)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v, bias=bias)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
@@ -1682,6 +1688,8 @@ def _near_weights(q, k, bias, *, rows=slice(None), kv_lengths=None, q_start=None
     heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
     wide, device = _wide(q.dtype), q.device
     row = torch.arange(q.shape[2], device=device)[rows]
+    if not m:
+        return q.new_empty(q.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -4212,8 +4220,7 @@ def _with_plan(form, plan):
 
 def _far_prepared(v, q2, k2, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("v", v), ("q2", q2), ("k2", k2)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(v=v, q2=q2, k2=k2)
     device = q2.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         v, q2, k2 = (x.to(torch.get_autocast_dtype(device)) for x in (v, q2, k2))
@@ -4290,6 +4297,8 @@ def _far_weights(q2, k2, *, rows=slice(None), scale=None, kv_lengths=None, q_sta
     heads, kv_heads, m = q2.shape[1], k2.shape[1], k2.shape[2]
     wide, device = _wide(q2.dtype), q2.device
     row = torch.arange(q2.shape[2], device=device)[rows]
+    if not m:
+        return q2.new_empty(q2.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -4759,6 +4768,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define put(type, place, x) ((place) = element_of(type, x))
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))

@@ -613,6 +613,7 @@ def _safe_log(x):
 
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     _expect(not x.is_nested, name, "nested", "a dense tensor")
     _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
     _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
@@ -714,6 +715,12 @@ _library = torch.library.Library("attncc", "FRAGMENT")
 def _expect(holds, name, found, expected):
     if not holds:
         raise ValueError(f"longformer_marked: {name} is {found}, expected {expected}")
+
+
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
 
 
 def _expect_number(name, x, least):
@@ -2231,8 +2238,7 @@ def _near_check(q, k, v, is_global, pad, kv_lengths, q_start, k_start):
 
 def _near_prepared(q, k, v, is_global, pad, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v), ("is_global", is_global), ("pad", pad)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v, is_global=is_global, pad=pad)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
@@ -2327,6 +2333,8 @@ def _near_weights(
     heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
     wide, device = _wide(q.dtype), q.device
     row = torch.arange(q.shape[2], device=device)[rows]
+    if not m:
+        return q.new_empty(q.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -3763,14 +3771,9 @@ def _full_prepared(
     is_global, pad, q_global, k_global, v_global, scale, kv_lengths, q_start, k_start
 ):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (
-        ("is_global", is_global),
-        ("pad", pad),
-        ("q_global", q_global),
-        ("k_global", k_global),
-        ("v_global", v_global),
-    ):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(
+        is_global=is_global, pad=pad, q_global=q_global, k_global=k_global, v_global=v_global
+    )
     device = q_global.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q_global, k_global, v_global = (
@@ -3889,6 +3892,8 @@ def _full_weights(
     heads, kv_heads, m = q_global.shape[1], k_global.shape[1], k_global.shape[2]
     wide, device = _wide(q_global.dtype), q_global.device
     row = torch.arange(q_global.shape[2], device=device)[rows]
+    if not m:
+        return q_global.new_empty(q_global.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -4443,6 +4448,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define put(type, place, x) ((place) = element_of(type, x))
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))

@@ -410,6 +410,12 @@ def _expect(holds, name, found, expected):
         raise ValueError(f"nsa: {name} is {found}, expected {expected}")
 
 
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+
+
 def _expect_number(name, x, least):
     """Refuse what is no whole number of 32 bits; sizes of a traced graph are."""
     traced = isinstance(x, torch.SymInt)
@@ -1575,8 +1581,7 @@ def _far_check(q, k_far, v_far, kv_lengths, q_start, k_start):
 
 def _far_prepared(q, k_far, v_far, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k_far", k_far), ("v_far", v_far)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k_far=k_far, v_far=v_far)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k_far, v_far = (x.to(torch.get_autocast_dtype(device)) for x in (q, k_far, v_far))
@@ -1654,6 +1659,8 @@ def _far_weights(
     heads, kv_heads, m = q.shape[1], k_of_key.shape[1], k_of_key.shape[2]
     wide, device = _wide(q.dtype), q.device
     row = torch.arange(q.shape[2], device=device)[rows]
+    if not m:
+        return q.new_empty(q.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -1749,15 +1756,15 @@ def _far_step(
         With return_lse the logarithms of their normalisers stand in between.
     """
     _expect(isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache")
+    _far_prepared(
+        q, k_far, v_far, scale, None, cache.position, cache.position
+    )  # refuses what does not fit
     _expect(
         k_far.shape[2] == q.shape[2],
         "the number of keys",
         k_far.shape[2],
         f"one for each of {q.shape[2]} rows",
     )
-    _far_prepared(
-        q, k_far, v_far, scale, None, cache.position, cache.position
-    )  # refuses what does not fit
     start = cache.position
     _far_remember(cache, (k_far, v_far))
     k_far, v_far = (
@@ -1793,6 +1800,7 @@ def _far_prefill(
         q, k_far, v_far: as in `attention`, with as many rows as keys.
         form: "triton" or "torch", as in `attention`.
     """
+    _expect_tensors(q=q, k_far=k_far, v_far=v_far)
     _expect(
         k_far.shape[2] == q.shape[2],
         "the number of keys",
@@ -2563,20 +2571,20 @@ if triton is not None:
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
 # num_warps, num_stages).
 _fine_TILES = {
-    ("forward", 2, 64): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
-    ("forward", 2, 128): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 64): [(64, 64, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 128): [(64, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2), (16, 16, 4, 1)],
     ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
     ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
     ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
     ("forward", 4, 256): [(16, 16, 4, 1)],
-    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2), (16, 16, 4, 1)],
-    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 32, 4, 1), (16, 16, 4, 1)],
     ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
     ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
     ("backward_columns", 4, 128): [(16, 32, 8, 2)],
     ("backward_columns", 4, 256): [(16, 16, 8, 2)],
-    ("backward_rows", 2, 64): [(64, 64, 4, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
-    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 64): [(64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (32, 32, 4, 1), (16, 16, 4, 1)],
     ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
     ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
     ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
@@ -4023,8 +4031,7 @@ def _fine_check(q, k, v, k_far, kv_lengths, q_start, k_start):
 
 def _fine_prepared(q, k, v, k_far, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v), ("k_far", k_far)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v, k_far=k_far)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v, k_far = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v, k_far))
@@ -4131,6 +4138,8 @@ def _fine_weights(
     heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
     wide, device = _wide(q.dtype), q.device
     row = torch.arange(q.shape[2], device=device)[rows]
+    if not m:
+        return q.new_empty(q.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -4229,15 +4238,15 @@ def _fine_step(
         With return_lse the logarithms of their normalisers stand in between.
     """
     _expect(isinstance(cache, _FineCache), "cache", type(cache).__name__, "a _FineCache")
+    _fine_prepared(
+        q, k, v, k_far, scale, None, cache.position, cache.position
+    )  # refuses what does not fit
     _expect(
         k.shape[2] == q.shape[2],
         "the number of keys",
         k.shape[2],
         f"one for each of {q.shape[2]} rows",
     )
-    _fine_prepared(
-        q, k, v, k_far, scale, None, cache.position, cache.position
-    )  # refuses what does not fit
     start = cache.position
     _fine_remember(cache, (k, v, k_far))
     k, v, k_far = (
@@ -4271,6 +4280,7 @@ def _fine_prefill(
         q, k, v, k_far: as in `attention`, with as many rows as keys.
         form: "triton" or "torch", as in `attention`.
     """
+    _expect_tensors(q=q, k=k, v=v, k_far=k_far)
     _expect(
         k.shape[2] == q.shape[2],
         "the number of keys",
@@ -4409,8 +4419,7 @@ def _spread(x, q, keys):
 
 def _blocks_among_prepared(q, k, v, k_far, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v), ("k_far", k_far)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v, k_far=k_far)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v, k_far = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v, k_far))
@@ -5515,8 +5524,7 @@ def _near_check(q, k_win, v_win, kv_lengths, q_start, k_start):
 
 def _near_prepared(q, k_win, v_win, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k_win", k_win), ("v_win", v_win)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k_win=k_win, v_win=v_win)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k_win, v_win = (x.to(torch.get_autocast_dtype(device)) for x in (q, k_win, v_win))
@@ -5594,6 +5602,8 @@ def _near_weights(
     heads, kv_heads, m = q.shape[1], k_win.shape[1], k_win.shape[2]
     wide, device = _wide(q.dtype), q.device
     row = torch.arange(q.shape[2], device=device)[rows]
+    if not m:
+        return q.new_empty(q.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -5714,13 +5724,13 @@ def _newest(cache, q, scale):
 
 def _checked_with(cache, q, k_win, v_win, scale):
     """New tokens, added to the cache: what the passes read of them."""
+    prepared = _near_prepared(q, k_win, v_win, scale, None, cache.position, cache.position)
     _expect(
         k_win.shape[2] == q.shape[2],
         "the number of keys",
         k_win.shape[2],
         f"one for each of {q.shape[2]} rows",
     )
-    prepared = _near_prepared(q, k_win, v_win, scale, None, cache.position, cache.position)
     q, k_win, v_win, *_ = prepared
     _near_remember(cache, (k_win, v_win))
     return prepared
@@ -5781,6 +5791,7 @@ def _near_prefill(
 
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     _expect(not x.is_nested, name, "nested", "a dense tensor")
     _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
     _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
@@ -6495,6 +6506,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define put(type, place, x) ((place) = element_of(type, x))
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))
@@ -8369,9 +8386,9 @@ INLINE void forward_tile_2(peak_state_value *restrict peak, rows_state_value *re
     real k_room[BLOCK_N][BLOCK_D];
     real dot_qk[BLOCK_N][BLOCK_M];
     real exponent[BLOCK_N][BLOCK_M];
-    real blocks_of_row_names_first_least;
+    met_value blocks_of_row_names_first_least;
     int in_first[BLOCK_M];
-    real largest;
+    met_value largest;
     int in_last[BLOCK_M];
     int related[BLOCK_N][BLOCK_M];
     peak_state_value old_peak[BLOCK_M];
@@ -8397,23 +8414,23 @@ INLINE void forward_tile_2(peak_state_value *restrict peak, rows_state_value *re
             exponent[c][r] = scale_log2 * dot_qk[c][r];
     }
     if (MASKED) {
-        real blocks_of_row_names_first_least_here = INFINITY;
+        met_value blocks_of_row_names_first_least_here = largest_of(met_value);
         #pragma omp simd reduction(min:blocks_of_row_names_first_least_here)
         for (int c = 0; c < BLOCK_N; c++)
             blocks_of_row_names_first_least_here = smaller(blocks_of_row_names_first_least_here,
                     j[c]);
         blocks_of_row_names_first_least = blocks_of_row_names_first_least_here;
-        real blocks_of_row_names_first = floor_div(blocks_of_row_names_first_least, 64);
+        met_value blocks_of_row_names_first = floor_div(blocks_of_row_names_first_least, 64);
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++)
             in_first[r] = is_named(0 + blocks_of_row_names_first, blocks_of_row_at[r], 13,
                     blocks_of_row_size_2);
-        real largest_here = -INFINITY;
+        met_value largest_here = least_of(met_value);
         #pragma omp simd reduction(max:largest_here)
         for (int c = 0; c < BLOCK_N; c++)
             largest_here = larger(largest_here, j[c]);
         largest = largest_here;
-        real blocks_of_row_names_last = floor_div(largest, 64);
+        met_value blocks_of_row_names_last = floor_div(largest, 64);
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++)
             in_last[r] = is_named(0 + blocks_of_row_names_last, blocks_of_row_at[r], 13,
@@ -8877,9 +8894,9 @@ INLINE void backward_rows_tile_2(real (*restrict dq_total)[BLOCK_D], const Rows 
     real d_share[BLOCK_N][BLOCK_M];
     real d_weight[BLOCK_N][BLOCK_M];
     real exponent[BLOCK_N][BLOCK_M];
-    real blocks_of_row_names_first_least;
+    met_value blocks_of_row_names_first_least;
     int in_first[BLOCK_M];
-    real largest;
+    met_value largest;
     int in_last[BLOCK_M];
     int related[BLOCK_N][BLOCK_M];
     real d_exponent[BLOCK_N][BLOCK_M];
@@ -8905,23 +8922,23 @@ INLINE void backward_rows_tile_2(real (*restrict dq_total)[BLOCK_D], const Rows 
         }
     }
     if (MASKED) {
-        real blocks_of_row_names_first_least_here = INFINITY;
+        met_value blocks_of_row_names_first_least_here = largest_of(met_value);
         #pragma omp simd reduction(min:blocks_of_row_names_first_least_here)
         for (int c = 0; c < BLOCK_N; c++)
             blocks_of_row_names_first_least_here = smaller(blocks_of_row_names_first_least_here,
                     j[c]);
         blocks_of_row_names_first_least = blocks_of_row_names_first_least_here;
-        real blocks_of_row_names_first = floor_div(blocks_of_row_names_first_least, 64);
+        met_value blocks_of_row_names_first = floor_div(blocks_of_row_names_first_least, 64);
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++)
             in_first[r] = is_named(0 + blocks_of_row_names_first, blocks_of_row_at[r], 13,
                     blocks_of_row_size_2);
-        real largest_here = -INFINITY;
+        met_value largest_here = least_of(met_value);
         #pragma omp simd reduction(max:largest_here)
         for (int c = 0; c < BLOCK_N; c++)
             largest_here = larger(largest_here, j[c]);
         largest = largest_here;
-        real blocks_of_row_names_last = floor_div(largest, 64);
+        met_value blocks_of_row_names_last = floor_div(largest, 64);
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++)
             in_last[r] = is_named(0 + blocks_of_row_names_last, blocks_of_row_at[r], 13,

@@ -542,20 +542,20 @@ if triton is not None:
 # What each kernel tries for elements of so many bytes and vectors up to a width: (BLOCK_M, BLOCK_N,
 # num_warps, num_stages).
 _TILES = {
-    ("forward", 2, 64): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
-    ("forward", 2, 128): [(64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 64): [(64, 64, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 128): [(64, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2), (16, 16, 4, 1)],
     ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
     ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
     ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
     ("forward", 4, 256): [(16, 16, 4, 1)],
-    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2), (16, 16, 4, 1)],
-    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 64): [(64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 1), (16, 16, 4, 1)],
+    ("backward_columns", 2, 128): [(32, 64, 8, 2), (32, 64, 8, 1), (32, 32, 4, 1), (16, 16, 4, 1)],
     ("backward_columns", 2, 256): [(32, 32, 8, 1), (16, 32, 4, 1)],
     ("backward_columns", 4, 64): [(32, 32, 8, 1), (16, 32, 4, 1)],
     ("backward_columns", 4, 128): [(16, 32, 8, 2)],
     ("backward_columns", 4, 256): [(16, 16, 8, 2)],
-    ("backward_rows", 2, 64): [(64, 64, 4, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
-    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 64): [(64, 32, 8, 2), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("backward_rows", 2, 128): [(64, 64, 8, 2), (64, 32, 8, 2), (32, 32, 4, 1), (16, 16, 4, 1)],
     ("backward_rows", 2, 256): [(64, 32, 8, 2), (32, 32, 4, 1)],
     ("backward_rows", 4, 64): [(64, 32, 8, 2), (16, 32, 4, 1)],
     ("backward_rows", 4, 128): [(32, 16, 8, 2), (16, 16, 8, 2)],
@@ -1511,6 +1511,7 @@ def _safe_log(x):
 
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     _expect(not x.is_nested, name, "nested", "a dense tensor")
     _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
     _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
@@ -1738,6 +1739,12 @@ def _expect(holds, name, found, expected):
         raise ValueError(f"nsa_selected: {name} is {found}, expected {expected}")
 
 
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+
+
 def _check(q, k, v, blocks, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -1830,8 +1837,7 @@ def _form(form, q):
 
 def _prepared(q, k, v, blocks, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v), ("blocks", blocks)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v, blocks=blocks)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
@@ -1922,6 +1928,8 @@ def weights(
     heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
     wide, device = _wide(q.dtype), q.device
     row = torch.arange(q.shape[2], device=device)[rows]
+    if not m:
+        return q.new_empty(q.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -2026,13 +2034,13 @@ def _newest(cache, q, blocks_of_row, scale):
 
 def _checked_with(cache, q, k, v, blocks, scale):
     """New tokens, added to the cache: what the passes read of them."""
+    prepared = _prepared(q, k, v, blocks, scale, None, cache.position, cache.position)
     _expect(
         k.shape[2] == q.shape[2],
         "the number of keys",
         k.shape[2],
         f"one for each of {q.shape[2]} rows",
     )
-    prepared = _prepared(q, k, v, blocks, scale, None, cache.position, cache.position)
     prepared = *_operands(*prepared), *prepared[4:]
     q, k, v, blocks_of_row, *_ = prepared
     _remember(cache, (k, v))
@@ -2446,6 +2454,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
 
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
+
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))
 #define clamped(index, size) smaller(larger(index, 0), (size) - 1)
@@ -2835,9 +2849,9 @@ INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restri
     real k_room[BLOCK_N][BLOCK_D];
     real dot_qk[BLOCK_N][BLOCK_M];
     real exponent[BLOCK_N][BLOCK_M];
-    real blocks_of_row_names_first_least;
+    met_value blocks_of_row_names_first_least;
     int in_first[BLOCK_M];
-    real largest;
+    met_value largest;
     int in_last[BLOCK_M];
     int related[BLOCK_N][BLOCK_M];
     real old_peak[BLOCK_M];
@@ -2863,23 +2877,23 @@ INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restri
             exponent[c][r] = scale_log2 * dot_qk[c][r];
     }
     if (MASKED) {
-        real blocks_of_row_names_first_least_here = INFINITY;
+        met_value blocks_of_row_names_first_least_here = largest_of(met_value);
         #pragma omp simd reduction(min:blocks_of_row_names_first_least_here)
         for (int c = 0; c < BLOCK_N; c++)
             blocks_of_row_names_first_least_here = smaller(blocks_of_row_names_first_least_here,
                     j[c]);
         blocks_of_row_names_first_least = blocks_of_row_names_first_least_here;
-        real blocks_of_row_names_first = floor_div(blocks_of_row_names_first_least, 64);
+        met_value blocks_of_row_names_first = floor_div(blocks_of_row_names_first_least, 64);
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++)
             in_first[r] = is_named(0 + blocks_of_row_names_first, blocks_of_row_at[r], 16,
                     blocks_of_row_size_2);
-        real largest_here = -INFINITY;
+        met_value largest_here = least_of(met_value);
         #pragma omp simd reduction(max:largest_here)
         for (int c = 0; c < BLOCK_N; c++)
             largest_here = larger(largest_here, j[c]);
         largest = largest_here;
-        real blocks_of_row_names_last = floor_div(largest, 64);
+        met_value blocks_of_row_names_last = floor_div(largest, 64);
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++)
             in_last[r] = is_named(0 + blocks_of_row_names_last, blocks_of_row_at[r], 16,
@@ -3329,9 +3343,9 @@ INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
     real d_share[BLOCK_N][BLOCK_M];
     real d_weight[BLOCK_N][BLOCK_M];
     real exponent[BLOCK_N][BLOCK_M];
-    real blocks_of_row_names_first_least;
+    met_value blocks_of_row_names_first_least;
     int in_first[BLOCK_M];
-    real largest;
+    met_value largest;
     int in_last[BLOCK_M];
     int related[BLOCK_N][BLOCK_M];
     real d_exponent[BLOCK_N][BLOCK_M];
@@ -3357,23 +3371,23 @@ INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
         }
     }
     if (MASKED) {
-        real blocks_of_row_names_first_least_here = INFINITY;
+        met_value blocks_of_row_names_first_least_here = largest_of(met_value);
         #pragma omp simd reduction(min:blocks_of_row_names_first_least_here)
         for (int c = 0; c < BLOCK_N; c++)
             blocks_of_row_names_first_least_here = smaller(blocks_of_row_names_first_least_here,
                     j[c]);
         blocks_of_row_names_first_least = blocks_of_row_names_first_least_here;
-        real blocks_of_row_names_first = floor_div(blocks_of_row_names_first_least, 64);
+        met_value blocks_of_row_names_first = floor_div(blocks_of_row_names_first_least, 64);
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++)
             in_first[r] = is_named(0 + blocks_of_row_names_first, blocks_of_row_at[r], 16,
                     blocks_of_row_size_2);
-        real largest_here = -INFINITY;
+        met_value largest_here = least_of(met_value);
         #pragma omp simd reduction(max:largest_here)
         for (int c = 0; c < BLOCK_N; c++)
             largest_here = larger(largest_here, j[c]);
         largest = largest_here;
-        real blocks_of_row_names_last = floor_div(largest, 64);
+        met_value blocks_of_row_names_last = floor_div(largest, 64);
         #pragma omp simd
         for (int r = 0; r < BLOCK_M; r++)
             in_last[r] = is_named(0 + blocks_of_row_names_last, blocks_of_row_at[r], 16,

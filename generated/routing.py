@@ -1536,6 +1536,7 @@ def _safe_log(x):
 
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     _expect(not x.is_nested, name, "nested", "a dense tensor")
     _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
     _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
@@ -1857,6 +1858,12 @@ def _expect(holds, name, found, expected):
         raise ValueError(f"routing: {name} is {found}, expected {expected}")
 
 
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+
+
 def _check(q, k, v, cluster, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -1944,8 +1951,7 @@ def _form(form, q):
 
 def _prepared(q, k, v, cluster, scale, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v), ("cluster", cluster)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v, cluster=cluster)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
@@ -2036,6 +2042,8 @@ def weights(
     heads, kv_heads, m = q.shape[1], k.shape[1], k.shape[2]
     wide, device = _wide(q.dtype), q.device
     row = torch.arange(q.shape[2], device=device)[rows]
+    if not m:
+        return q.new_empty(q.shape[0], heads, len(row), 0, dtype=wide)
     i = row + q_start
     i = i[None] if q_starts is None else i + q_starts[:, None]
     place = torch.arange(m, device=device)
@@ -2145,13 +2153,13 @@ def _newest(cache, q, cluster_of_row, scale):
 
 def _checked_with(cache, q, k, v, cluster, scale):
     """New tokens, added to the cache: what the passes read of them."""
+    prepared = _prepared(q, k, v, cluster, scale, None, cache.position, cache.position)
     _expect(
         k.shape[2] == q.shape[2],
         "the number of keys",
         k.shape[2],
         f"one for each of {q.shape[2]} rows",
     )
-    prepared = _prepared(q, k, v, cluster, scale, None, cache.position, cache.position)
     prepared = *_operands(*prepared), *prepared[4:]
     q, k, v, cluster_of_row, cluster, *_ = prepared
     _remember(cache, (k, v, cluster))
@@ -2564,6 +2572,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define put(type, place, x) ((place) = element_of(type, x))
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))

@@ -187,7 +187,7 @@ def _row_errors(name: str, found: Tensor, exact: Tensor, tolerance: float, noise
     sizes = sizes.clamp(min=SMALL_ROW * _median(sizes[sizes > 0]))
     errors = error.norm(dim=-1)
     allowed = tolerance * sizes + noise * math.sqrt(error.shape[-1])
-    return errors / (sizes + _TINY), errors / (allowed + _TINY)
+    return errors / sizes.masked_fill(sizes == 0, float("inf")), errors / (allowed + _TINY)  # of 0 there is no share
 
 
 def _median(values: Tensor) -> float:

@@ -11,7 +11,7 @@ from attncc.emit.functional import choice_words
 from attncc.emit.header import derivation, docstring, header
 from attncc.emit.imports import with_imports
 from attncc.emit.module import emit_core
-from attncc.emit.prologue.arguments import Arguments, before_and_behind, declared
+from attncc.emit.prologue.arguments import Arguments, before_and_behind, declared, named
 from attncc.emit.prologue.derive import CombinedOutputs
 from attncc.emit.render import render
 from attncc.emit.torch_form.library import library
@@ -148,6 +148,7 @@ def _values(
         "data": [each.name for each in spec.data],
         "declared_data": list(map(declared, spec.data)),
         "made": arguments.made(),
+        "needed_pairs": named(each for each in spec.data if each.maker is None),
         "data_words": arguments.words(),
         "calls": [
             Call(

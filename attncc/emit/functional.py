@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attncc.emit.decode import Decode, decode_of
 from attncc.emit.kept import kept_blocks
 from attncc.emit.operands import Operands
-from attncc.emit.prologue.arguments import Arguments, declared
+from attncc.emit.prologue.arguments import Arguments, declared, named
 from attncc.emit.prologue.derive import Prologue
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.texts import PassTexts
@@ -101,7 +101,8 @@ class FunctionalForm:
             "declared_data": list(map(declared, spec.data)),
             "made": arguments.made(),
             "places": self._places(len(data)),
-            "data_pairs": ", ".join(f'("{name}", {name})' for name in data),
+            "needed_pairs": named(each for each in spec.data if each.maker is None),
+            "made_pairs": named(each for each in spec.data if each.maker is not None),
             "first": rows,
             "cast": cast if ", " in cast else f"{cast},",
             "checks": arguments.checks(),
@@ -112,7 +113,11 @@ class FunctionalForm:
             "data_words": arguments.words(),
             "values_at": self.operands.names.index(core.values),
             "rows_at": self.operands.names.index(core.rows),
-            "weights_data": ", ".join(name for name in data if name not in self.stand_ins),
+            "weights_data": ", ".join(
+                each.name if each.maker is None else f"{each.name}=None"
+                for each in spec.data
+                if each.name not in self.stand_ins
+            ),
             "weights_arguments": ", ".join(self.stand_ins.get(name, name) for name in data),
             "weights_names": ", ".join("_" if name in unread else name for name in self.operands.names),
             "weights_columns": columns[0],

@@ -5,7 +5,7 @@ A block of tokens counts once its last token has come: before that nothing is ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attncc.plan.decoder import Decoder, decoder_of, decoders_of
 from attncc.plan.later_choices import later_choices
@@ -30,7 +30,7 @@ def no_step(layer: Layer, cores: Mapping[str, Planned]) -> str:
     """Why the layer does not work token by token; empty where it does."""
     nodes = [node for _, value in layer.values for node in walk(value)]
     if not cores and not any(node.op in KEEPING for node in nodes):
-        return "it calls no core"
+        return _alone(layer, nodes)
     if layer.sequences != ("n",):
         return "it reads other sequences than that of its tokens"
     if not any(sequence_of(axis) for axis in layer.out.type.axes):
@@ -42,6 +42,15 @@ def no_step(layer: Layer, cores: Mapping[str, Planned]) -> str:
     if not found and not any(axis == _TOKENS for axis in layer.out.type.axes):
         return "its output has no single tokens"
     return found
+
+
+def _alone(layer: Layer, nodes: Sequence[Node]) -> str:
+    """Why a layer that calls no core and keeps nothing has no step of its own."""
+    places = any(node.op in (Op.ROTATE, Op.SINUSOIDS) for node in nodes)
+    tokens = any(axis == _TOKENS for axis in layer.out.type.axes)
+    if tokens and not places and LookAhead(layer, {}).value("out").most <= 0:
+        return "nothing of earlier tokens is read, so that `forward` of new ones alone is one"
+    return "it calls no core"
 
 
 def calls_blocks(node: Node) -> bool:

@@ -541,7 +541,7 @@ _TILES = {
         (64, 32, 4, 2),
         (16, 16, 4, 1),
     ],
-    ("forward", 2, 128): [(128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
+    ("forward", 2, 128): [(64, 64, 8, 3), (64, 32, 4, 2), (16, 16, 4, 1)],
     ("forward", 2, 256): [(64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1)],
     ("forward", 4, 64): [(64, 32, 8, 2), (32, 32, 4, 1)],
     ("forward", 4, 128): [(32, 32, 8, 1), (16, 16, 4, 1)],
@@ -1184,6 +1184,7 @@ def _reciprocal(x):
 
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     _expect(not x.is_nested, name, "nested", "a dense tensor")
     _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
     _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")
@@ -1473,6 +1474,12 @@ def _expect(holds, name, found, expected):
         raise ValueError(f"gau_bias: {name} is {found}, expected {expected}")
 
 
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+
+
 def _check(q, k, v, bias, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -1558,8 +1565,7 @@ def _form(form, q):
 
 def _prepared(q, k, v, bias, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v), ("bias", bias)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v, bias=bias)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
@@ -1632,6 +1638,62 @@ def _demand(holds, name, found, expected):
         raise ValueError(f"gated_attention_unit: {name} is {found}, expected {expected}")
 
 
+def _whole_number(name, x, least=-(2**31)):
+    """A number that has to be whole, as one of Python."""
+    try:
+        found = None if isinstance(x, bool) else type(x).__index__(x)
+    except (AttributeError, TypeError):
+        found = None
+    holds = found is not None and least <= found < 2**31
+    _demand(holds, name, repr(x), f"a whole number of 32 bits, {least} or more")
+    return found
+
+
+def _demand_tensor(name, x, whose, like, kind="numbers"):
+    """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
+    _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _demand(
+        not x.is_nested and x.layout == torch.strided, name, "nested or sparse", "a dense tensor"
+    )
+    _demand(
+        x.device == like.device, name, f"on {x.device}", f"the device of {whose}, {like.device}"
+    )
+    if kind == "truth values":
+        _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "whole numbers":
+        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+        _demand(holds, name, x.dtype, kind)
+    else:
+        _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
+        device = x.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            _demand(x.dtype == like.dtype, name, x.dtype, f"the dtype of {whose}, {like.dtype}")
+
+
+def _demand_lengths(name, lengths, x):
+    """Refuse what says of no batch entry of x how many tokens it has."""
+    if lengths is None:
+        return
+    _demand(isinstance(lengths, Tensor), name, type(lengths).__name__, "a tensor or None")
+    batch = x.shape[0]
+    _demand(
+        lengths.shape == (batch,),
+        name,
+        list(lengths.shape),
+        f"a number for each of {batch} batch entries",
+    )
+    whole = (
+        not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
+    )
+    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(
+        lengths.device == x.device,
+        name,
+        f"on {lengths.device}",
+        f"the device of the tokens, {x.device}",
+    )
+
+
 def _uniform(tensor, most):
     """Numbers between -most and most."""
     nn.init.uniform_(tensor, -most, most)
@@ -1660,7 +1722,16 @@ class GatedAttentionUnit(nn.Module):
         dtype=None,
     ):
         super().__init__()
+        dim = _whole_number("dim", dim, 1)
+        s = _whole_number("s", s, 1)
         width = 2 * dim if width is None else width
+        width = _whole_number("width", width, 1)
+        _demand(
+            form in (None, "triton", "c", "torch"),
+            "form",
+            repr(form),
+            "None, 'triton', 'c' or 'torch'",
+        )
         self.dim = dim
         self.s = s
         self.width = width
@@ -1701,6 +1772,14 @@ class GatedAttentionUnit(nn.Module):
         for tensor in (self.gq, self.gk):
             nn.init.normal_(tensor, std=0.02)
 
+    def _check(self, x, lengths=None):
+        """Refuse what does not fit, by the argument's name."""
+        _demand_tensor("x", x, "norm_gain", self.norm_gain)
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        _demand_lengths("lengths", lengths, x)
+
     def forward(self, x: Tensor, lengths: Tensor | None = None):
         """The layer's output, [batch, n, dim].
 
@@ -1708,9 +1787,7 @@ class GatedAttentionUnit(nn.Module):
             x: [batch, n, dim].
             lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
         """
-        _demand(
-            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
-        )
+        self._check(x, lengths)
         gau_bias = functools.partial(_gau_bias, kv_lengths=lengths, form=self.form)
         y = functional.layer_norm(x, (self.dim,), self.norm_gain, self.norm_bias, eps=1e-05)
         u = functional.silu(y @ self.Wu + self.bu)
@@ -2066,6 +2143,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define put(type, place, x) ((place) = element_of(type, x))
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))

@@ -24,6 +24,71 @@ def _demand(holds, name, found, expected):
         raise ValueError(f"gated_convolution: {name} is {found}, expected {expected}")
 
 
+def _whole_number(name, x, least=-(2**31)):
+    """A number that has to be whole, as one of Python."""
+    try:
+        found = None if isinstance(x, bool) else type(x).__index__(x)
+    except (AttributeError, TypeError):
+        found = None
+    holds = found is not None and least <= found < 2**31
+    _demand(holds, name, repr(x), f"a whole number of 32 bits, {least} or more")
+    return found
+
+
+def _demand_tensor(name, x, whose, like, kind="numbers"):
+    """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
+    _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _demand(
+        not x.is_nested and x.layout == torch.strided, name, "nested or sparse", "a dense tensor"
+    )
+    _demand(
+        x.device == like.device, name, f"on {x.device}", f"the device of {whose}, {like.device}"
+    )
+    if kind == "truth values":
+        _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "whole numbers":
+        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+        _demand(holds, name, x.dtype, kind)
+    else:
+        _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
+        device = x.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            _demand(x.dtype == like.dtype, name, x.dtype, f"the dtype of {whose}, {like.dtype}")
+
+
+def _demand_lengths(name, lengths, x):
+    """Refuse what says of no batch entry of x how many tokens it has."""
+    if lengths is None:
+        return
+    _demand(isinstance(lengths, Tensor), name, type(lengths).__name__, "a tensor or None")
+    batch = x.shape[0]
+    _demand(
+        lengths.shape == (batch,),
+        name,
+        list(lengths.shape),
+        f"a number for each of {batch} batch entries",
+    )
+    whole = (
+        not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
+    )
+    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(
+        lengths.device == x.device,
+        name,
+        f"on {lengths.device}",
+        f"the device of the tokens, {x.device}",
+    )
+
+
+def _demand_kept(name, x, kept):
+    """Refuse other batch entries than those of the tokens before."""
+    for each in kept:
+        if each is not None:
+            _demand(
+                len(each) == len(x), name, list(x.shape), f"the batch of the cache, {len(each)}"
+            )
+
+
 def _uniform(tensor, most):
     """Numbers between -most and most."""
     nn.init.uniform_(tensor, -most, most)
@@ -54,6 +119,8 @@ def _margins(length, width, stride, before):
 
 def _convolved(x, kernel, stride, before, lengths):
     """Entry c is the sum of x[c * stride - before + t] @ kernel[t]; outside and in padding stand zeros."""
+    if not x.shape[-2]:
+        return x.new_zeros(*x.shape[:-1], kernel.shape[-1])
     x = _without_padding(x, -2, lengths)
     x = functional.pad(x, (0, 0, *_margins(x.shape[-2], kernel.shape[-3], stride, before)))
     found = functional.conv1d(x.flatten(0, -3).mT, kernel.permute(2, 1, 0), stride=stride)
@@ -113,6 +180,14 @@ class GatedConvolution(nn.Module):
 
     def __init__(self, dim: int, k: int = 4, form: str | None = None, device=None, dtype=None):
         super().__init__()
+        dim = _whole_number("dim", dim, 1)
+        k = _whole_number("k", k, 1)
+        _demand(
+            form in (None, "triton", "c", "torch"),
+            "form",
+            repr(form),
+            "None, 'triton', 'c' or 'torch'",
+        )
         self.dim = dim
         self.k = k
         self.form = form
@@ -129,6 +204,14 @@ class GatedConvolution(nn.Module):
         for tensor in (self.b, self.c):
             nn.init.zeros_(tensor)
 
+    def _check(self, x, lengths=None):
+        """Refuse what does not fit, by the argument's name."""
+        _demand_tensor("x", x, "W", self.W)
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        _demand_lengths("lengths", lengths, x)
+
     def forward(self, x: Tensor, lengths: Tensor | None = None):
         """The layer's output, [batch, n, dim].
 
@@ -136,9 +219,7 @@ class GatedConvolution(nn.Module):
             x: [batch, n, dim].
             lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
         """
-        _demand(
-            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
-        )
+        self._check(x, lengths)
         return self._values(x, lengths, _convolved, _convolved)
 
     def _values(self, x, lengths, convolved, convolved_2):
@@ -158,10 +239,17 @@ class GatedConvolution(nn.Module):
         Returns:
             What `forward` gives these tokens in the whole sequence, and the cache.
         """
-        _demand(
-            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
-        )
+        self._check(x)
+        _demand(cache is None or isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
         cache = Cache() if cache is None else cache
+        _demand_kept(
+            "x",
+            x,
+            (
+                cache.convolved,
+                cache.convolved_2,
+            ),
+        )
 
         def convolved(*values):
             out, cache.convolved = _convolved_step(*values, cache.convolved)
@@ -178,9 +266,7 @@ class GatedConvolution(nn.Module):
     @torch.no_grad()
     def prefill(self, x: Tensor):
         """`forward` on the first tokens of a sequence, and the cache from which `step` goes on."""
-        _demand(
-            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
-        )
+        self._check(x)
         cache = Cache(x.shape[1])
 
         def convolved(*values):

@@ -24,6 +24,62 @@ def _demand(holds, name, found, expected):
         raise ValueError(f"lama_learned_context: {name} is {found}, expected {expected}")
 
 
+def _whole_number(name, x, least=-(2**31)):
+    """A number that has to be whole, as one of Python."""
+    try:
+        found = None if isinstance(x, bool) else type(x).__index__(x)
+    except (AttributeError, TypeError):
+        found = None
+    holds = found is not None and least <= found < 2**31
+    _demand(holds, name, repr(x), f"a whole number of 32 bits, {least} or more")
+    return found
+
+
+def _demand_tensor(name, x, whose, like, kind="numbers"):
+    """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
+    _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _demand(
+        not x.is_nested and x.layout == torch.strided, name, "nested or sparse", "a dense tensor"
+    )
+    _demand(
+        x.device == like.device, name, f"on {x.device}", f"the device of {whose}, {like.device}"
+    )
+    if kind == "truth values":
+        _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "whole numbers":
+        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+        _demand(holds, name, x.dtype, kind)
+    else:
+        _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
+        device = x.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            _demand(x.dtype == like.dtype, name, x.dtype, f"the dtype of {whose}, {like.dtype}")
+
+
+def _demand_lengths(name, lengths, x):
+    """Refuse what says of no batch entry of x how many tokens it has."""
+    if lengths is None:
+        return
+    _demand(isinstance(lengths, Tensor), name, type(lengths).__name__, "a tensor or None")
+    batch = x.shape[0]
+    _demand(
+        lengths.shape == (batch,),
+        name,
+        list(lengths.shape),
+        f"a number for each of {batch} batch entries",
+    )
+    whole = (
+        not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
+    )
+    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(
+        lengths.device == x.device,
+        name,
+        f"on {lengths.device}",
+        f"the device of the tokens, {x.device}",
+    )
+
+
 def _uniform(tensor, most):
     """Numbers between -most and most."""
     nn.init.uniform_(tensor, -most, most)
@@ -73,6 +129,14 @@ class LamaLearnedContext(nn.Module):
 
     def __init__(self, dim: int, h: int = 8, form: str | None = None, device=None, dtype=None):
         super().__init__()
+        dim = _whole_number("dim", dim, 1)
+        h = _whole_number("h", h, 1)
+        _demand(
+            form in (None, "triton", "c", "torch"),
+            "form",
+            repr(form),
+            "None, 'triton', 'c' or 'torch'",
+        )
         self.dim = dim
         self.h = h
         self.form = form
@@ -87,6 +151,14 @@ class LamaLearnedContext(nn.Module):
         for tensor in (self.P, self.Q):
             _uniform(tensor, tensor.shape[-2] ** -0.5)
 
+    def _check(self, x, lengths=None):
+        """Refuse what does not fit, by the argument's name."""
+        _demand_tensor("x", x, "context", self.context)
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        _demand_lengths("lengths", lengths, x)
+
     def forward(self, x: Tensor, lengths: Tensor | None = None):
         """The layer's output, [batch, h, dim].
 
@@ -94,9 +166,7 @@ class LamaLearnedContext(nn.Module):
             x: [batch, n, dim].
             lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
         """
-        _demand(
-            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
-        )
+        self._check(x, lengths)
         scores = _unit(torch.tanh(self.context @ self.P * (x @ self.Q)), 1e-12)
         return _softmax(scores, -2, lengths).mT @ _without_padding(x, -2, lengths)
 

@@ -1275,6 +1275,12 @@ def _expect(holds, name, found, expected):
         raise ValueError(f"laplace: {name} is {found}, expected {expected}")
 
 
+def _expect_tensors(**data):
+    """Refuse what is no tensor, by the argument's name."""
+    for name, x in data.items():
+        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+
+
 def _check(q, k, v, kv_lengths, q_start, k_start):
     """Refuse what the kernels would misread, with the argument's name."""
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -1359,8 +1365,7 @@ def _form(form, q):
 
 def _prepared(q, k, v, kv_lengths, q_start, k_start):
     """The arguments as the passes take them; a position is a number and an offset a batch entry."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _expect_tensors(q=q, k=k, v=v)
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         q, k, v = (x.to(torch.get_autocast_dtype(device)) for x in (q, k, v))
@@ -1520,13 +1525,13 @@ def _newest(cache, q):
 
 def _checked_with(cache, q, k, v):
     """New tokens, added to the cache: what the passes read of them."""
+    prepared = _prepared(q, k, v, None, cache.position, cache.position)
     _expect(
         k.shape[2] == q.shape[2],
         "the number of keys",
         k.shape[2],
         f"one for each of {q.shape[2]} rows",
     )
-    prepared = _prepared(q, k, v, None, cache.position, cache.position)
     q, k, v, *_ = prepared
     _remember(cache, (k, v))
     return prepared
@@ -1572,6 +1577,71 @@ def _demand(holds, name, found, expected):
         raise ValueError(f"mega: {name} is {found}, expected {expected}")
 
 
+def _whole_number(name, x, least=-(2**31)):
+    """A number that has to be whole, as one of Python."""
+    try:
+        found = None if isinstance(x, bool) else type(x).__index__(x)
+    except (AttributeError, TypeError):
+        found = None
+    holds = found is not None and least <= found < 2**31
+    _demand(holds, name, repr(x), f"a whole number of 32 bits, {least} or more")
+    return found
+
+
+def _demand_tensor(name, x, whose, like, kind="numbers"):
+    """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
+    _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _demand(
+        not x.is_nested and x.layout == torch.strided, name, "nested or sparse", "a dense tensor"
+    )
+    _demand(
+        x.device == like.device, name, f"on {x.device}", f"the device of {whose}, {like.device}"
+    )
+    if kind == "truth values":
+        _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "whole numbers":
+        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+        _demand(holds, name, x.dtype, kind)
+    else:
+        _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
+        device = x.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            _demand(x.dtype == like.dtype, name, x.dtype, f"the dtype of {whose}, {like.dtype}")
+
+
+def _demand_lengths(name, lengths, x):
+    """Refuse what says of no batch entry of x how many tokens it has."""
+    if lengths is None:
+        return
+    _demand(isinstance(lengths, Tensor), name, type(lengths).__name__, "a tensor or None")
+    batch = x.shape[0]
+    _demand(
+        lengths.shape == (batch,),
+        name,
+        list(lengths.shape),
+        f"a number for each of {batch} batch entries",
+    )
+    whole = (
+        not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
+    )
+    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(
+        lengths.device == x.device,
+        name,
+        f"on {lengths.device}",
+        f"the device of the tokens, {x.device}",
+    )
+
+
+def _demand_kept(name, x, kept):
+    """Refuse other batch entries than those of the tokens before."""
+    for each in kept:
+        if each is not None:
+            _demand(
+                len(each) == len(x), name, list(x.shape), f"the batch of the cache, {len(each)}"
+            )
+
+
 def _uniform(tensor, most):
     """Numbers between -most and most."""
     nn.init.uniform_(tensor, -most, most)
@@ -1596,34 +1666,45 @@ def _without_padding(x, axis, lengths):
 
 def _averaged(x, decays, gains, lengths):
     """The sum over s of gains[c, s] * h[c, s], where h = decays[c, s] * (h of the token before) + x[c]."""
-    return _averaged_step(x, decays, gains, lengths, None)[0]
+    return _averages(x, decays, gains, lengths, None, torch.compiler.is_compiling())[0]
 
 
 def _averaged_step(x, decays, gains, lengths, kept):
-    """The same after other tokens, whose h is kept: [batch, d, s].
+    """The same after other tokens, whose h is kept: [batch, d, s]."""
+    out, last, before = _averages(x, decays, gains, lengths, kept, False)
+    if not x.shape[-2]:
+        return out, kept
+    decays, left = decays.to(last.dtype), (x.shape[-2] - 1) % last.shape[-1] + 1
+    powers = decays[..., None] ** torch.arange(left - 1, -1, -1, device=x.device)
+    return out, (last[..., :left] @ powers.mT)[..., 0, :] + decays**left * before
+
+
+def _averages(x, decays, gains, lengths, kept, any_length):
+    """The averages, the tokens of the last block, and h before them.
 
     Within a block of tokens it is a product with powers of the decays, and h goes from block to block; nothing is
-    divided by a power. Numbers have 32 bits or more.
+    divided by a power. Numbers have 32 bits or more. With `any_length` the steps are the same for all lengths, and two
+    blocks more stand behind, for a compiler takes an axis of length 1 for another program.
     """
     series = _without_padding(x, -2, lengths).to(torch.promote_types(x.dtype, torch.float32)).mT
     decays, gains = decays.to(series.dtype), gains.to(series.dtype)
-    length, size = series.shape[-1], min(64, series.shape[-1])
-    blocks = functional.pad(series, (0, -length % size)).unflatten(-1, (-1, size))
+    length = series.shape[-1]
+    size = 64 if any_length else max(min(64, length), 1)
+    count = -(-length // size) + 2 * any_length
+    blocks = functional.pad(series, (0, count * size - length)).unflatten(-1, (count, size))
     times = torch.arange(size, device=x.device)
     lags = times - times[:, None]
     powers = decays[..., None] ** times
     kernel = (gains[..., None] * powers).sum(-2)
     out = blocks @ kernel[:, lags.clamp(min=0)].masked_fill(lags < 0, 0)
-    ends = _scanned((blocks @ powers.flip(-1).mT).mT, decays**size)
+    scanned = functools.partial(_scanned_anyhow, levels=2) if any_length else _scanned
+    ends = scanned((blocks @ powers.flip(-1).mT).mT, decays**size)
     before = functional.pad(ends[..., :-1], (1, 0))
     if kept is not None:
-        firsts = torch.arange(ends.shape[-1], device=x.device) * size
+        firsts = torch.arange(before.shape[-1], device=x.device) * size
         before = before + decays[..., None] ** firsts * kept[..., None]
     out = out + before.mT @ ((gains * decays)[..., None] * powers)
-    left = length - (ends.shape[-1] - 1) * size
-    kept = (blocks[..., -1:, :left] @ powers[..., :left].flip(-1).mT)[..., 0, :]
-    kept = kept + decays**left * before[..., -1]
-    return out.flatten(-2)[..., :length].mT.to(x.dtype), kept
+    return out.flatten(-2)[..., :length].mT.to(x.dtype), blocks[..., -1:, :], before[..., -1]
 
 
 def _scanned(x, decays):
@@ -1633,6 +1714,26 @@ def _scanned(x, decays):
         x = x + decays[..., None] ** step * functional.pad(x[..., :-step], (step, 0))
         step *= 2
     return x
+
+
+def _scanned_anyhow(x, decays, levels):
+    """The same for any length by the same steps: within blocks, then over their ends, and pair by pair in the end."""
+    if not levels:
+        times = torch.arange(x.shape[-1], device=x.device)
+        lags = times[:, None] - times
+        powers = (decays[..., None, None] ** lags.clamp(min=0)).masked_fill(lags < 0, 0)
+        return (powers @ x[..., None])[..., 0]
+    length, size = x.shape[-1], 16
+    count = -(-length // size) + 2
+    blocks = functional.pad(x, (0, count * size - length)).unflatten(-1, (count, size))
+    for step in (1, 2, 4, 8):
+        earlier = functional.pad(blocks[..., :-step], (step, 0))
+        blocks = blocks + decays[..., None, None] ** step * earlier
+    ends = _scanned_anyhow(blocks[..., -1], decays**size, levels - 1)
+    before = functional.pad(ends[..., :-1], (1, 0))
+    times = torch.arange(1, size + 1, device=x.device)
+    found = blocks + before[..., None] * decays[..., None, None] ** times
+    return found.flatten(-2)[..., :length]
 
 
 @dataclasses.dataclass
@@ -1675,7 +1776,17 @@ class Mega(nn.Module):
         dtype=None,
     ):
         super().__init__()
+        dim = _whole_number("dim", dim, 1)
+        s = _whole_number("s", s, 1)
         width = 2 * dim if width is None else width
+        width = _whole_number("width", width, 1)
+        states = _whole_number("states", states, 1)
+        _demand(
+            form in (None, "triton", "c", "torch"),
+            "form",
+            repr(form),
+            "None, 'triton', 'c' or 'torch'",
+        )
         self.dim = dim
         self.s = s
         self.width = width
@@ -1728,6 +1839,14 @@ class Mega(nn.Module):
         for tensor in (self.Wv, self.Wu, self.Wz, self.Wr, self.Wh, self.Uh):
             _uniform(tensor, tensor.shape[-2] ** -0.5)
 
+    def _check(self, x, lengths=None):
+        """Refuse what does not fit, by the argument's name."""
+        _demand_tensor("x", x, "norm_gain", self.norm_gain)
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        _demand_lengths("lengths", lengths, x)
+
     def forward(self, x: Tensor, lengths: Tensor | None = None):
         """The layer's output, [batch, n, dim].
 
@@ -1735,9 +1854,7 @@ class Mega(nn.Module):
             x: [batch, n, dim].
             lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
         """
-        _demand(
-            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
-        )
+        self._check(x, lengths)
         laplace = functools.partial(_laplace, kv_lengths=lengths, form=self.form)
         return self._values(x, lengths, laplace, _averaged)
 
@@ -1777,10 +1894,10 @@ class Mega(nn.Module):
         Returns:
             What `forward` gives these tokens in the whole sequence, and the cache.
         """
-        _demand(
-            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
-        )
+        self._check(x)
+        _demand(cache is None or isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
         cache = Cache() if cache is None else cache
+        _demand_kept("x", x, (cache.averaged,))
 
         def laplace(*values, **options):
             return _laplace_step(*values, cache.laplace, **options)[0]
@@ -1796,9 +1913,7 @@ class Mega(nn.Module):
     @torch.no_grad()
     def prefill(self, x: Tensor):
         """`forward` on the first tokens of a sequence, and the cache from which `step` goes on."""
-        _demand(
-            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
-        )
+        self._check(x)
         cache = Cache(x.shape[1])
 
         def laplace(*values, **options):
@@ -2146,6 +2261,12 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define put(type, place, x) ((place) = element_of(type, x))
 #define add_to(type, place, x) ((place) = element_of(type, number_of(place) + (x)))
 #define rounded(type, x) ((real)number_of(element_of(type, x)))
+
+// What no number of a type is beyond.
+#define largest_of(type) \
+    _Generic((type){0}, float: INFINITY, double: INFINITY, int64_t: INT64_MAX, default: INT32_MAX)
+#define least_of(type) \
+    _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 #define smaller(a, b) ((a) < (b) ? (a) : (b))

@@ -44,6 +44,62 @@ def _demand(holds, name, found, expected):
         raise ValueError(f"nystromformer_of_batch: {name} is {found}, expected {expected}")
 
 
+def _whole_number(name, x, least=-(2**31)):
+    """A number that has to be whole, as one of Python."""
+    try:
+        found = None if isinstance(x, bool) else type(x).__index__(x)
+    except (AttributeError, TypeError):
+        found = None
+    holds = found is not None and least <= found < 2**31
+    _demand(holds, name, repr(x), f"a whole number of 32 bits, {least} or more")
+    return found
+
+
+def _demand_tensor(name, x, whose, like, kind="numbers"):
+    """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
+    _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _demand(
+        not x.is_nested and x.layout == torch.strided, name, "nested or sparse", "a dense tensor"
+    )
+    _demand(
+        x.device == like.device, name, f"on {x.device}", f"the device of {whose}, {like.device}"
+    )
+    if kind == "truth values":
+        _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "whole numbers":
+        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+        _demand(holds, name, x.dtype, kind)
+    else:
+        _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
+        device = x.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            _demand(x.dtype == like.dtype, name, x.dtype, f"the dtype of {whose}, {like.dtype}")
+
+
+def _demand_lengths(name, lengths, x):
+    """Refuse what says of no batch entry of x how many tokens it has."""
+    if lengths is None:
+        return
+    _demand(isinstance(lengths, Tensor), name, type(lengths).__name__, "a tensor or None")
+    batch = x.shape[0]
+    _demand(
+        lengths.shape == (batch,),
+        name,
+        list(lengths.shape),
+        f"a number for each of {batch} batch entries",
+    )
+    whole = (
+        not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
+    )
+    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(
+        lengths.device == x.device,
+        name,
+        f"on {lengths.device}",
+        f"the device of the tokens, {x.device}",
+    )
+
+
 def _uniform(tensor, most):
     """Numbers between -most and most."""
     nn.init.uniform_(tensor, -most, most)
@@ -84,6 +140,16 @@ def _softmax(x, axis, lengths):
     return x.masked_fill(padding, torch.finfo(x.dtype).min).softmax(axis).masked_fill(padding, 0)
 
 
+def _largest(x, axis, lengths):
+    """The largest along an axis, padding left out; 0 where there is nothing."""
+    if not x.shape[axis]:
+        return x.sum(axis)
+    if lengths is None:
+        return x.amax(axis)
+    found = x.masked_fill(_padding(x, axis, lengths), torch.finfo(x.dtype).min).amax(axis)
+    return found.masked_fill((lengths <= 0).view(-1, *[1] * (found.dim() - 1)), 0)
+
+
 def _margins(length, width, stride, before):
     """How many zeros a convolution needs before and after, for one entry for each stride."""
     before = max((width - stride) // 2, 0) if before is None else before
@@ -92,6 +158,8 @@ def _margins(length, width, stride, before):
 
 def _convolved_apart(x, kernel, stride, before, lengths):
     """The same with a number for each feature: kernel is [width, d], or [heads, width, d] for heads of x."""
+    if not x.shape[-2]:
+        return x
     x = _without_padding(x, -2, lengths)
     x = functional.pad(x, (0, 0, *_margins(x.shape[-2], kernel.shape[-2], stride, before))).mT
     kernel = kernel.mT.expand(*x.shape[1:-1], -1).reshape(-1, 1, kernel.shape[-2])
@@ -146,7 +214,18 @@ class NystromformerOfBatch(nn.Module):
         dtype=None,
     ):
         super().__init__()
+        dim = _whole_number("dim", dim, 1)
+        h = _whole_number("h", h, 1)
         inner = dim if inner is None else inner
+        inner = _whole_number("inner", inner, 1)
+        r = _whole_number("r", r, 1)
+        width = _whole_number("width", width, 1)
+        _demand(
+            form in (None, "triton", "c", "torch"),
+            "form",
+            repr(form),
+            "None, 'triton', 'c' or 'torch'",
+        )
         _demand(h >= 1, "h", h, "h >= 1")
         _demand(r >= 1, "r", r, "r >= 1")
         _demand(inner % h == 0, "inner", inner, f"a multiple of h, {h}")
@@ -168,6 +247,14 @@ class NystromformerOfBatch(nn.Module):
             _uniform(tensor, tensor.shape[-2] ** -0.5)
         nn.init.zeros_(self.bo)
 
+    def _check(self, x, lengths=None):
+        """Refuse what does not fit, by the argument's name."""
+        _demand_tensor("x", x, "Wqkv", self.Wqkv)
+        _demand(
+            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
+        )
+        _demand_lengths("lengths", lengths, x)
+
     def forward(self, x: Tensor, lengths: Tensor | None = None):
         """The layer's output, [batch, n, dim].
 
@@ -175,9 +262,7 @@ class NystromformerOfBatch(nn.Module):
             x: [batch, n, dim].
             lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
         """
-        _demand(
-            x.dim() == 3 and x.shape[2] == self.dim, "x", list(x.shape), f"[batch, n, {self.dim}]"
-        )
+        self._check(x, lengths)
         n = x.shape[1]
         there = _present(x, lengths)
         qkv = x @ self.Wqkv
@@ -193,8 +278,8 @@ class NystromformerOfBatch(nn.Module):
         filled = _segment_means(there, self.r, lengths)
         near = (q @ b.mT + (30000 * (there @ filled.mT - 1)).unsqueeze(-3)).softmax(-1)
         middle = (a @ b.mT + (30000 * (filled @ filled.mT - 1)).unsqueeze(-3)).softmax(-1)
-        rows = middle.sum(-1).amax(-1).amax(-1).amax(-1)
-        columns = middle.mT.sum(-1).amax(-1).amax(-1).amax(-1)
+        rows = _largest(middle.sum(-1).amax(-1).amax(-1), -1, None)
+        columns = _largest(middle.mT.sum(-1).amax(-1).amax(-1), -1, None)
         first = middle.mT / (rows * columns)
         one = torch.eye(self.r, device=x.device, dtype=x.dtype)
         inverse = first

@@ -26,6 +26,62 @@ def _demand(holds, name, found, expected):
         raise ValueError(f"spatial_attention: {name} is {found}, expected {expected}")
 
 
+def _whole_number(name, x, least=-(2**31)):
+    """A number that has to be whole, as one of Python."""
+    try:
+        found = None if isinstance(x, bool) else type(x).__index__(x)
+    except (AttributeError, TypeError):
+        found = None
+    holds = found is not None and least <= found < 2**31
+    _demand(holds, name, repr(x), f"a whole number of 32 bits, {least} or more")
+    return found
+
+
+def _demand_tensor(name, x, whose, like, kind="numbers"):
+    """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
+    _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _demand(
+        not x.is_nested and x.layout == torch.strided, name, "nested or sparse", "a dense tensor"
+    )
+    _demand(
+        x.device == like.device, name, f"on {x.device}", f"the device of {whose}, {like.device}"
+    )
+    if kind == "truth values":
+        _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "whole numbers":
+        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+        _demand(holds, name, x.dtype, kind)
+    else:
+        _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
+        device = x.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            _demand(x.dtype == like.dtype, name, x.dtype, f"the dtype of {whose}, {like.dtype}")
+
+
+def _demand_lengths(name, lengths, x):
+    """Refuse what says of no batch entry of x how many tokens it has."""
+    if lengths is None:
+        return
+    _demand(isinstance(lengths, Tensor), name, type(lengths).__name__, "a tensor or None")
+    batch = x.shape[0]
+    _demand(
+        lengths.shape == (batch,),
+        name,
+        list(lengths.shape),
+        f"a number for each of {batch} batch entries",
+    )
+    whole = (
+        not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
+    )
+    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(
+        lengths.device == x.device,
+        name,
+        f"on {lengths.device}",
+        f"the device of the tokens, {x.device}",
+    )
+
+
 def _uniform(tensor, most):
     """Numbers between -most and most."""
     nn.init.uniform_(tensor, -most, most)
@@ -56,6 +112,10 @@ def _margins(length, width, stride, before):
 
 def _convolved_map(x, kernel, stride, rows, columns):
     """Convolution of maps [batch, features, rows, columns]; around and in padding stand zeros."""
+    if not x.shape[-2] * x.shape[-1]:
+        return x.new_zeros(
+            x.shape[0], len(kernel), *(-(-length // stride) for length in x.shape[-2:])
+        )
     x = _without_padding(_without_padding(x, -2, rows), -1, columns)
     above, below = _margins(x.shape[-2], kernel.shape[-2], stride, None)
     left, right = _margins(x.shape[-1], kernel.shape[-1], stride, None)
@@ -100,6 +160,14 @@ class SpatialAttention(nn.Module):
 
     def __init__(self, dim: int, width: int = 7, form: str | None = None, device=None, dtype=None):
         super().__init__()
+        dim = _whole_number("dim", dim, 1)
+        width = _whole_number("width", width, 1)
+        _demand(
+            form in (None, "triton", "c", "torch"),
+            "form",
+            repr(form),
+            "None, 'triton', 'c' or 'torch'",
+        )
         self.dim = dim
         self.width = width
         self.form = form
@@ -118,6 +186,18 @@ class SpatialAttention(nn.Module):
         for tensor in (self.bias, self.average):
             nn.init.zeros_(tensor)
 
+    def _check(self, x, lengths=None, m_lengths=None):
+        """Refuse what does not fit, by the argument's name."""
+        _demand_tensor("x", x, "W", self.W)
+        _demand(
+            x.dim() == 4 and x.shape[1] == self.dim,
+            "x",
+            list(x.shape),
+            f"[batch, {self.dim}, n, m]",
+        )
+        _demand_lengths("lengths", lengths, x)
+        _demand_lengths("m_lengths", m_lengths, x)
+
     def forward(self, x: Tensor, lengths: Tensor | None = None, m_lengths: Tensor | None = None):
         """The layer's output, [batch, dim, n, m].
 
@@ -126,12 +206,7 @@ class SpatialAttention(nn.Module):
             lengths: how many of the n tokens each batch entry has, [batch]; the others are padding.
             m_lengths: how many of the m tokens each batch entry has, [batch]; the others are padding.
         """
-        _demand(
-            x.dim() == 4 and x.shape[1] == self.dim,
-            "x",
-            list(x.shape),
-            f"[batch, {self.dim}, n, m]",
-        )
+        self._check(x, lengths, m_lengths)
         maps = torch.cat((x.amax(-3).unsqueeze(-3), x.mean(-3).unsqueeze(-3)), -3)
         gate = _batch_norm(
             _convolved_map(maps, self.W, 1, lengths, m_lengths),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,39 @@ def test_nested_tensors_and_rows_that_are_no_slice_are_refused(tmp_path: Path) -
         module.attention(q, q, q, torch.nested.nested_tensor([b, b], layout=torch.jagged))
     with pytest.raises(ValueError, match="rows is 3, expected a slice"):
         module.weights(q, q, b, rows=3)
+
+
+ENTRANCES = {  # numbers that only a combination of branches reads, what is made of others, blocks of keys, running sums
+    "combined": "param a[H]; branch near { pattern = window(3) }; branch far { pattern = causal }; "
+    "combine = a[h] * near + far",
+    "made": "input R[H, d, 4] = normal(seed = 1); let b = hash(k, R[h]); pattern = b[i] == b[j]",
+    "made of branches": "input R[H, d, 4] = normal(seed = 1); branch near { pattern = window(3) }; "
+    "branch far { let b = hash(k, R[h]); pattern = b[i] == b[j] }; combine = near + far",
+    "blocks": "let k = pool(k, 4) at 4 * j + 3; let v = pool(v, 4) at 4 * j + 3; pattern = causal",
+    "sums": "pattern = causal; similarity = features(exp)",
+}
+
+
+@pytest.mark.parametrize("name", ENTRANCES)
+def test_what_is_no_tensor_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    module = build(f"attention edge {{ {ENTRANCES[name]} }}", tmp_path).module
+    x = torch.zeros(1, 2, 8, 8)
+    for function in ("attention", "weights", "prefill", "step"):
+        call = getattr(module, function, None)
+        if call is None or "branch" in (parameters := inspect.signature(call).parameters):
+            continue
+        given = {each: x for each in parameters if each in ("q", "k", "v")}
+        given |= {"a": torch.zeros(2)} if "a" in parameters else {}
+        own = {"cache": module.Cache()} if "cache" in parameters else {}
+        for missing in given:
+            for wrong in (None, [1.0]):
+                with pytest.raises(ValueError, match=rf"edge: {missing} is \w+, expected a tensor"):
+                    call(**given | own | {missing: wrong})
+        if "R" in parameters:
+            with pytest.raises(ValueError, match="edge: R is list, expected a tensor"):
+                call(**given | own, R=[1.0])
+
+
+def test_weights_without_keys(tmp_path: Path) -> None:
+    module = build("attention edge { pattern = causal }", tmp_path).module
+    assert module.weights(torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 0, 4), rows=slice(3)).shape == (1, 2, 3, 0)

@@ -31,6 +31,8 @@ def test_blocks_of_a_sequence_are_rounded_up() -> None:
     few = blocks(n, constant(8))
     assert str(few) == "ceil(n / 8)" and few.length({"n": 17}) == 3
     assert few.text(lambda name: name, python=True) == "-(-n // 8)"
+    assert blocks(n, heads).given({"heads": 8}) == few
+    assert (dim.over(heads) or n).given({"heads": 2, "dim": 6}) == constant(3)
     assert blocks(constant(8) * n, constant(8)) == n and blocks(n, constant(1)) == n
 
 

@@ -307,6 +307,6 @@ def test_counts_are_one_or_more(body: str) -> None:
 def test_counts_that_a_module_gets_are_one_or_more() -> None:
     text = layer_of("out = shift(unpool(pool(x, c), c), c) + attend causal_core(x, x, x)", parameters="dim, c = 3")
     module = load_module(compiled(text).text, "written")
-    with pytest.raises(ValueError, match="c is 0, expected c >= 1"):
+    with pytest.raises(ValueError, match="c is 0, expected a whole number of 32 bits, 1 or more"):
         module.Written(4, c=0)
     assert checked(text).ok

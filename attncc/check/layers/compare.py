@@ -161,7 +161,7 @@ def _measured(name: str, found: Tensor, exact: Tensor, dtype: torch.dtype, large
     rows = rows.clamp(min=float(0.1 * rows.median()))
     noise = 0.0 if name == "out" else _NOISE * torch.finfo(dtype).eps * largest * error.shape[-1] ** 0.5
     allowed = _TOLERANCE.get(dtype, 0.0) * rows + noise + _TINY
-    worst = float((error.norm(dim=-1) / (rows + _TINY)).max())
+    worst = float((error.norm(dim=-1) / rows.masked_fill(rows == 0, float("inf"))).max())  # of 0 there is no share
     return Comparison(name, float(error.abs().max()), worst, float((error.norm(dim=-1) / allowed).max()))
 
 

@@ -42,7 +42,7 @@ class Printer:
         self.helpers: set[str] = set()
         self.lengths: set[str] = set()  # run-time lengths that are read as numbers
         self.longest: dict[str, tuple[Dim, Dim]] = {}  # slices of sequences' lengths, with what they are cut from
-        self.keep: Callable[[str], str] | None = None  # of a function that keeps something: how it is called
+        self.keep: Callable[[str, bool], str] | None = None  # of a function that keeps something: how it is called
         self.like = ""  # a tensor of the type and device that new ones have
         self.lines: list[str] = []  # that stand before the one which is being printed
         self.target = ""  # what the value that is being printed is called
@@ -64,7 +64,7 @@ class Printer:
         helper = KEEPERS[node.op]
         self.helpers.add(helper)
         of_tokens = node.along is not None and sequence_of(node.along) is not None
-        return self.keep(helper) if self.keep is not None and of_tokens else helper
+        return self.keep(helper, node.args[0].type.batched) if self.keep is not None and of_tokens else helper
 
     def start(self, node: Node) -> str:
         """The position of the first token of an operator's argument, or of the first block of tokens."""
@@ -242,6 +242,9 @@ class Printer:
         """A reduction, or softmax, over an axis."""
         dim = node.along
         plain = {Op.SOFTMAX: "softmax", Op.SUM: "sum", Op.MEAN: "mean", Op.LARGEST: "amax"}[node.op]
+        if dim is None and node.op is Op.LARGEST:  # of a batch, which may be empty
+            self.helpers |= {"_largest"}
+            return f"_largest({self.text(node.args[0])}, {node.axis}, None)"
         if dim is None or sequence_of(dim) is None:
             return f"{self._inside(node.args[0], _ATOM)}.{plain}({node.axis})"
         name = {Op.SOFTMAX: "_softmax", Op.SUM: "_sum_along", Op.MEAN: "_mean", Op.LARGEST: "_largest"}[node.op]

@@ -5,6 +5,63 @@ from __future__ import annotations
 from attncc.emit.layers.library_sequence import CALLS, TEXTS
 
 _TEXTS: dict[str, str] = {
+    "_whole_number": '''
+def _whole_number(name, x, least=-(2**31)):
+    """A number that has to be whole, as one of Python."""
+    try:
+        found = None if isinstance(x, bool) else type(x).__index__(x)
+    except (AttributeError, TypeError):
+        found = None
+    holds = found is not None and least <= found < 2**31
+    _demand(holds, name, repr(x), f"a whole number of 32 bits, {least} or more")
+    return found
+''',
+    "_finite_number": '''
+def _finite_number(name, x):
+    """A number, as one of Python."""
+    try:
+        found = None if isinstance(x, bool) else type(x).__float__(x)
+    except (AttributeError, TypeError, OverflowError):
+        found = None
+    _demand(found is not None and math.isfinite(found), name, repr(x), "a finite number")
+    return found
+''',
+    "_demand_tensor": '''
+def _demand_tensor(name, x, whose, like, kind="numbers"):
+    """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
+    _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
+    _demand(not x.is_nested and x.layout == torch.strided, name, "nested or sparse", "a dense tensor")
+    _demand(x.device == like.device, name, f"on {x.device}", f"the device of {whose}, {like.device}")
+    if kind == "truth values":
+        _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
+    elif kind == "whole numbers":
+        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+        _demand(holds, name, x.dtype, kind)
+    else:
+        _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
+        device = x.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            _demand(x.dtype == like.dtype, name, x.dtype, f"the dtype of {whose}, {like.dtype}")
+''',
+    "_demand_lengths": '''
+def _demand_lengths(name, lengths, x):
+    """Refuse what says of no batch entry of x how many tokens it has."""
+    if lengths is None:
+        return
+    _demand(isinstance(lengths, Tensor), name, type(lengths).__name__, "a tensor or None")
+    batch = x.shape[0]
+    _demand(lengths.shape == (batch,), name, list(lengths.shape), f"a number for each of {batch} batch entries")
+    whole = not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
+    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(lengths.device == x.device, name, f"on {lengths.device}", f"the device of the tokens, {x.device}")
+''',
+    "_demand_kept": '''
+def _demand_kept(name, x, kept):
+    """Refuse other batch entries than those of the tokens before."""
+    for each in kept:
+        if each is not None:
+            _demand(len(each) == len(x), name, list(x.shape), f"the batch of the cache, {len(each)}")
+''',
     "_uniform": '''
 def _uniform(tensor, most):
     """Numbers between -most and most."""
@@ -61,6 +118,8 @@ def _mean(x, axis, lengths):
     "_largest": '''
 def _largest(x, axis, lengths):
     """The largest along an axis, padding left out; 0 where there is nothing."""
+    if not x.shape[axis]:
+        return x.sum(axis)
     if lengths is None:
         return x.amax(axis)
     found = x.masked_fill(_padding(x, axis, lengths), torch.finfo(x.dtype).min).amax(axis)

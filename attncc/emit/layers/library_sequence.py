@@ -31,6 +31,8 @@ def _margins(length, width, stride, before):
     "_convolved": '''
 def _convolved(x, kernel, stride, before, lengths):
     """Entry c is the sum of x[c * stride - before + t] @ kernel[t]; outside and in padding stand zeros."""
+    if not x.shape[-2]:
+        return x.new_zeros(*x.shape[:-1], kernel.shape[-1])
     x = _without_padding(x, -2, lengths)
     x = functional.pad(x, (0, 0, *_margins(x.shape[-2], kernel.shape[-3], stride, before)))
     found = functional.conv1d(x.flatten(0, -3).mT, kernel.permute(2, 1, 0), stride=stride)
@@ -47,6 +49,8 @@ def _convolved_step(x, kernel, stride, before, lengths, kept):
     "_convolved_apart": '''
 def _convolved_apart(x, kernel, stride, before, lengths):
     """The same with a number for each feature: kernel is [width, d], or [heads, width, d] for heads of x."""
+    if not x.shape[-2]:
+        return x
     x = _without_padding(x, -2, lengths)
     x = functional.pad(x, (0, 0, *_margins(x.shape[-2], kernel.shape[-2], stride, before))).mT
     kernel = kernel.mT.expand(*x.shape[1:-1], -1).reshape(-1, 1, kernel.shape[-2])
@@ -128,7 +132,7 @@ def _totals(x, kept):
     "_averaged": '''
 def _averaged(x, decays, gains, lengths):
     """The sum over s of gains[c, s] * h[c, s], where h = decays[c, s] * (h of the token before) + x[c]."""
-    return _averaged_step(x, decays, gains, lengths, None)[0]
+    return _averages(x, decays, gains, lengths, None, torch.compiler.is_compiling())[0]
 ''',
     "_averaged_back": '''
 def _averaged_back(x, decays, gains, lengths):
@@ -138,30 +142,41 @@ def _averaged_back(x, decays, gains, lengths):
 ''',
     "_averaged_step": '''
 def _averaged_step(x, decays, gains, lengths, kept):
-    """The same after other tokens, whose h is kept: [batch, d, s].
+    """The same after other tokens, whose h is kept: [batch, d, s]."""
+    out, last, before = _averages(x, decays, gains, lengths, kept, False)
+    if not x.shape[-2]:
+        return out, kept
+    decays, left = decays.to(last.dtype), (x.shape[-2] - 1) % last.shape[-1] + 1
+    powers = decays[..., None] ** torch.arange(left - 1, -1, -1, device=x.device)
+    return out, (last[..., :left] @ powers.mT)[..., 0, :] + decays**left * before
+''',
+    "_averages": '''
+def _averages(x, decays, gains, lengths, kept, any_length):
+    """The averages, the tokens of the last block, and h before them.
 
     Within a block of tokens it is a product with powers of the decays, and h goes from block to block; nothing is
-    divided by a power. Numbers have 32 bits or more.
+    divided by a power. Numbers have 32 bits or more. With `any_length` the steps are the same for all lengths, and two
+    blocks more stand behind, for a compiler takes an axis of length 1 for another program.
     """
     series = _without_padding(x, -2, lengths).to(torch.promote_types(x.dtype, torch.float32)).mT
     decays, gains = decays.to(series.dtype), gains.to(series.dtype)
-    length, size = series.shape[-1], min(64, series.shape[-1])
-    blocks = functional.pad(series, (0, -length % size)).unflatten(-1, (-1, size))
+    length = series.shape[-1]
+    size = 64 if any_length else max(min(64, length), 1)
+    count = -(-length // size) + 2 * any_length
+    blocks = functional.pad(series, (0, count * size - length)).unflatten(-1, (count, size))
     times = torch.arange(size, device=x.device)
     lags = times - times[:, None]
     powers = decays[..., None] ** times
     kernel = (gains[..., None] * powers).sum(-2)
     out = blocks @ kernel[:, lags.clamp(min=0)].masked_fill(lags < 0, 0)
-    ends = _scanned((blocks @ powers.flip(-1).mT).mT, decays**size)
+    scanned = functools.partial(_scanned_anyhow, levels=2) if any_length else _scanned
+    ends = scanned((blocks @ powers.flip(-1).mT).mT, decays**size)
     before = functional.pad(ends[..., :-1], (1, 0))
     if kept is not None:
-        firsts = torch.arange(ends.shape[-1], device=x.device) * size
+        firsts = torch.arange(before.shape[-1], device=x.device) * size
         before = before + decays[..., None] ** firsts * kept[..., None]
     out = out + before.mT @ ((gains * decays)[..., None] * powers)
-    left = length - (ends.shape[-1] - 1) * size
-    kept = (blocks[..., -1:, :left] @ powers[..., :left].flip(-1).mT)[..., 0, :]
-    kept = kept + decays**left * before[..., -1]
-    return out.flatten(-2)[..., :length].mT.to(x.dtype), kept
+    return out.flatten(-2)[..., :length].mT.to(x.dtype), blocks[..., -1:, :], before[..., -1]
 ''',
     "_scanned": '''
 def _scanned(x, decays):
@@ -171,6 +186,26 @@ def _scanned(x, decays):
         x = x + decays[..., None] ** step * functional.pad(x[..., :-step], (step, 0))
         step *= 2
     return x
+''',
+    "_scanned_anyhow": '''
+def _scanned_anyhow(x, decays, levels):
+    """The same for any length by the same steps: within blocks, then over their ends, and pair by pair in the end."""
+    if not levels:
+        times = torch.arange(x.shape[-1], device=x.device)
+        lags = times[:, None] - times
+        powers = (decays[..., None, None] ** lags.clamp(min=0)).masked_fill(lags < 0, 0)
+        return (powers @ x[..., None])[..., 0]
+    length, size = x.shape[-1], 16
+    count = -(-length // size) + 2
+    blocks = functional.pad(x, (0, count * size - length)).unflatten(-1, (count, size))
+    for step in (1, 2, 4, 8):
+        earlier = functional.pad(blocks[..., :-step], (step, 0))
+        blocks = blocks + decays[..., None, None] ** step * earlier
+    ends = _scanned_anyhow(blocks[..., -1], decays**size, levels - 1)
+    before = functional.pad(ends[..., :-1], (1, 0))
+    times = torch.arange(1, size + 1, device=x.device)
+    found = blocks + before[..., None] * decays[..., None, None] ** times
+    return found.flatten(-2)[..., :length]
 ''',
     "_sinusoids": '''
 def _sinusoids(x, base, start, closed):
@@ -219,6 +254,8 @@ def _present(x, lengths):
     "_convolved_map": '''
 def _convolved_map(x, kernel, stride, rows, columns):
     """Convolution of maps [batch, features, rows, columns]; around and in padding stand zeros."""
+    if not x.shape[-2] * x.shape[-1]:
+        return x.new_zeros(x.shape[0], len(kernel), *(-(-length // stride) for length in x.shape[-2:]))
     x = _without_padding(_without_padding(x, -2, rows), -1, columns)
     above, below = _margins(x.shape[-2], kernel.shape[-2], stride, None)
     left, right = _margins(x.shape[-1], kernel.shape[-1], stride, None)
@@ -261,9 +298,10 @@ CALLS: dict[str, tuple[str, ...]] = {
     "_running_mean": ("_running_mean_step",),
     "_running_sum_step": ("_totals",),
     "_running_mean_step": ("_totals",),
-    "_averaged": ("_averaged_step",),
+    "_averaged": ("_averages",),
     "_averaged_back": ("_averaged", "_without_padding"),
-    "_averaged_step": ("_scanned", "_without_padding"),
+    "_averaged_step": ("_averages",),
+    "_averages": ("_scanned", "_scanned_anyhow", "_without_padding"),
     "_sinusoids": ("_angles",),
     "_block_largest": ("_padding",),
     "_segment_means": ("_without_padding",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attncc.emit.layers.expressions import Printer
 from attncc.plan.layers import LayerPlan
+from attncc.spec.layers.dims import Dim
 from attncc.spec.layers.model import Draw, Layer, Learned, Node, Op, walk
 from attncc.spec.layers.text import text
 
@@ -17,6 +18,7 @@ class Constructor:
         self.free = [each for each in layer.parameters if not each.fixed]
         self._constants = {each.name: str(each.value) for each in layer.parameters if each.fixed}
         self.printer = Printer(lambda name: self._constants.get(name, name), {}, lambda _: "")
+        self.helpers = {"_whole_number" if each.is_whole else "_finite_number" for each in self.free}
 
     def arguments(self) -> str:
         """What it takes, in the order of the spec; those that others decide are None by default."""
@@ -48,11 +50,17 @@ class Constructor:
 
     def checks(self) -> list[str]:
         """Defaults that are made of other arguments, and what has to hold."""
-        found = [
-            f"{each.name} = {self.printer.text(each.default)} if {each.name} is None else {each.name}"
-            for each in self.free
-            if each.default is not None and each.default.op is not Op.CONST
-        ]
+        found = []
+        sizes = self._sizes()
+        for own in self.free:
+            if own.default is not None and own.default.op is not Op.CONST:
+                found.append(f"{own.name} = {self.printer.text(own.default)} if {own.name} is None else {own.name}")
+            least = f", {sizes[own.name]}" if own.name in sizes else ""
+            given = f'"{own.name}", {own.name}'
+            check = f"_whole_number({given}{least})" if own.is_whole else f"_finite_number({given})"
+            found.append(f"{own.name} = {check}")
+        forms = '(None, "triton", "c", "torch")'
+        found.append(f"_demand(form in {forms}, \"form\", repr(form), \"None, 'triton', 'c' or 'torch'\")")
         for condition in self.layer.conditions:
             if self._is_known(condition):
                 continue
@@ -67,7 +75,38 @@ class Constructor:
                     f'f"a multiple of {each.by}, {{{by}}}"' if each.by.number is None else f'"a multiple of {each.by}"'
                 )
                 found.append(f'_demand({_tight(whole)} % {_tight(by)} == 0, "{each.whole}", {whole}, {expected})')
+        for dim in self._differences():
+            found.append(f'_demand({self.printer.dim(dim)} > 0, "{dim}", {self.printer.dim(dim)}, "1 or more")')
         return found
+
+    def _axes(self) -> list[Dim]:
+        """Every length that a tensor of the layer has."""
+        nodes = [node for _, value in self.layer.values for node in walk(value)]
+        types = [
+            *(each.type for each in self.layer.inputs),
+            *(each.type for each in self.layer.learned),
+            *(node.type for node in nodes),
+        ]
+        return list(dict.fromkeys(axis for type_ in types for axis in type_.axes))
+
+    def _sizes(self) -> dict[str, int]:
+        """The least that whole numbers may be: 1 for lengths of axes, 0 for others that operators count by."""
+        nodes = [node for _, value in self.layer.values for node in walk(value)]
+        counts = [dim for node in nodes if node.op is not Op.SIZE for dim in node.dims]
+        return dict.fromkeys((name for dim in counts for name in dim.symbols), 0) | dict.fromkeys(
+            (name for axis in self._axes() for name in axis.symbols), 1
+        )
+
+    def _differences(self) -> list[Dim]:
+        """Lengths of parameters alone that need not be positive because each parameter is."""
+        known = {each.name for each in self.layer.parameters}
+        return [
+            axis
+            for axis in self._axes()
+            if any(factor < 0 for _, factor in axis.terms)
+            and axis.symbols <= known
+            and not axis.symbols <= self._constants.keys()
+        ]
 
     def _is_known(self, condition: Node) -> bool:
         """Whether fixed parameters alone decide it: it was checked when the file was built."""

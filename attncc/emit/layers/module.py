@@ -10,6 +10,7 @@ from attncc.emit.combined import emit_cores, heading
 from attncc.emit.finish import finish
 from attncc.emit.header import derivation
 from attncc.emit.imports import with_imports
+from attncc.emit.layers.entrance import Entrance, size_of
 from attncc.emit.layers.expressions import Printer
 from attncc.emit.layers.library import NAMES, library
 from attncc.emit.layers.made import Constructor
@@ -22,7 +23,7 @@ from attncc.plan.describe import cost_sentence, decoder_sentence, plan_sentence
 from attncc.plan.layers import LayerPlan
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.token_by_token import OF_BLOCKS, calls_blocks
-from attncc.spec.layers.dims import Dim, sequence_of, symbol
+from attncc.spec.layers.dims import Dim
 from attncc.spec.layers.model import Input, Kind, Node, Op, sides_of
 from attncc.version import VERSION
 
@@ -45,6 +46,7 @@ class Keeper:
 
     name: str
     function: str
+    batched: bool  # whether what it keeps belongs to batch entries
 
 
 def emit_module(plan: LayerPlan) -> str:
@@ -56,7 +58,14 @@ def emit_module(plan: LayerPlan) -> str:
     body = _Body(plan, {each.name: each for each in made})
     own = Constructor(layer, plan)
     resets = own.resets()
-    helpers = library(body.printer.helpers | ({"_uniform"} if "_uniform(" in "".join(resets) else set()))
+    entrance = Entrance(layer, body.spell)
+    helpers = library(
+        body.printer.helpers
+        | entrance.helpers
+        | own.helpers
+        | ({"_uniform"} if "_uniform(" in "".join(resets) else set())
+        | ({"_demand_kept"} if body.kept() else set())
+    )
     values: dict[str, object] = {
         "derivation": derivation(plan.steps) if plan.steps else "",
         "sections": "\n\n\n".join(_section_text(each, plan) for each in made),
@@ -74,15 +83,16 @@ def emit_module(plan: LayerPlan) -> str:
         "signature": ", ".join(f"{each.name}: Tensor" for each in layer.inputs),
         "inputs": [each.name for each in layer.inputs],
         "input_words": [_input_words(each) for each in layer.inputs],
-        "input_checks": body.input_checks(),
+        "input_checks": entrance.lines(),
         "out_words": _shape_words(layer.out.type.axes),
         "lengths": [("lengths" if name == "n" else "m_lengths", name) for name in layer.sequences],
         "lines": body.lines,
         "sites": body.sites,
         "keepers": body.keepers,
+        "kept": body.kept(),
         "called": [*(each.name for each in body.sites), *(each.name for each in body.keepers)],
         "decodes": not plan.decoding,
-        "token_count": "" if plan.decoding else body.size_of("n"),
+        "token_count": "" if plan.decoding else size_of(layer, "n"),
         "reads_start": "start" in "".join(body.lines),
     }
     return finish(with_imports(layer_header(plan), render("layer.py.jinja", values)))
@@ -241,39 +251,21 @@ class _Body:
         """Lengths that are read, and what they may be."""
         found = []
         for name in sorted(self.printer.lengths):
-            found.append(f"{name} = {self.size_of(name)}")
+            found.append(f"{name} = {size_of(self.layer, name)}")
         for text, (_, whole) in self.printer.longest.items():
             most = self.printer.dim(whole)
             found.append(f'_demand({text} <= {most}, "the length", {text}, f"at most {{{most}}}")')
         return found
 
-    def size_of(self, name: str) -> str:
-        """How long a sequence is."""
-        for each in self.layer.inputs:
-            if symbol(name) in each.type.axes:
-                return f"{each.name}.shape[{each.type.axes.index(symbol(name)) + 1}]"
-        raise ValueError(name)
+    def kept(self) -> list[str]:
+        """What the cache holds of the batch entries beside what cores keep, which they compare themselves."""
+        found = [f"cache.{each.name}" for each in self.keepers if each.batched]
+        return found + [f"*cache.{each.name}" for each in self.sites if each.blocks]
 
-    def input_checks(self) -> list[str]:
-        """Refuse what the lines would misread, by the argument's name."""
-        found = []
-        for each in self.layer.inputs:
-            axes = each.type.axes
-            holds = [f"{each.name}.dim() == {len(axes) + 1}"]
-            words = ["batch"]
-            for at, dim in enumerate(axes):
-                free = sequence_of(dim) is not None
-                if not free:
-                    holds.append(f"{each.name}.shape[{at + 1}] == {self.printer.dim(dim)}")
-                words.append(str(dim) if free else f"{{{self.printer.dim(dim)}}}")
-            shape = f'f"[{", ".join(words)}]"' if any("{" in word for word in words) else f'"[{", ".join(words)}]"'
-            found.append(f'_demand({" and ".join(holds)}, "{each.name}", list({each.name}.shape), {shape})')
-        return found
-
-    def _keep(self, function: str) -> str:
+    def _keep(self, function: str, batched: bool) -> str:
         """The name under which an operator that keeps something of earlier tokens is called at this place."""
         name = self.printer.free_name(function.removeprefix("_"))
-        self.keepers.append(Keeper(name, function))
+        self.keepers.append(Keeper(name, function, batched))
         self.printer.helpers.add(f"{function}_step")
         return name
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from attncc.emit.dialects import HOST
 from attncc.emit.expressions import ExpressionWriter
@@ -313,6 +313,11 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
 def declared(data: Data) -> str:
     """An argument as a function declares it."""
     return f"{data.name}: Tensor" if data.maker is None else f"{data.name}: Tensor | None = None"
+
+
+def named(data: Iterable[Data]) -> str:
+    """Data as arguments of the same names."""
+    return ", ".join(f"{each.name}={each.name}" for each in data)
 
 
 def before_and_behind(data: Sequence[Data], cache: str, word: Callable[[Data], str]) -> list[str]:

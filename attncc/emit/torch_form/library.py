@@ -161,6 +161,7 @@ def _table(x, q):
     "_expect_data": '''
 def _expect_data(name, x, sizes, axes, kind, q):
     """Refuse data that fit neither the spec's axes nor the tensors of the call."""
+    _expect(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
     _expect(not x.is_nested, name, "nested", "a dense tensor")
     _expect(x.layout == torch.strided, name, x.layout, "a dense tensor")
     _expect(tuple(x.shape) == sizes, name, list(x.shape), f"{axes}, which is {list(sizes)}")

@@ -163,6 +163,8 @@ class Body:
                 help_ = f"declare as many as there can be, and take `first({datum.name.text}, n)` of them"
                 message = f"`{datum.name.text}` is learned, and `{dim}` changes from call to call"
                 fail("E402", message, axis.span, helps=(help_,))
+            if dim.number is not None and dim.number < 1:
+                fail("E402", "an axis has one entry or more", axis.span, f"this is {dim.number}")
             if not dim.is_whole and isinstance(axis, tree.Binary) and axis.operator == "/":
                 message = "an axis is a whole number"
                 fail("E402", message, axis.span, "`/` may leave a rest", helps=("write `//`",))

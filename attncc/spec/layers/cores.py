@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attncc.diagnostics import Diagnostic, Label, Span
-from attncc.spec.data import Axis, Blocks, Data, Free, Role, Size, axis_text
+from attncc.spec.data import Axis, Blocks, Data, Free, Make, Role, Size, axis_text
 from attncc.spec.layers.algebra import describe, drop, expanded, insert, written
 from attncc.spec.layers.dims import Dim, blocks, constant
 from attncc.spec.layers.expressions import Expressions, Scope
@@ -133,7 +133,7 @@ class Cores:
             values[name] = value
         for datum in inputs:
             if datum.name not in values:
-                fail("E404", f"`{node.name.text}` lacks `{datum.name}`", node.span, expected)
+                fail("E404", f"`{node.name.text}` lacks `{datum.name}`", node.span, expected, helps=_passed(datum))
         return [values.get(each.name) for each in spec.data]
 
     def _called(
@@ -201,7 +201,10 @@ class Cores:
                  notes=(f"{declared}: {wanted.value}",))  # fmt: skip
         if (Size.BATCH in datum.axes) != value.type.batched or len(axes) != len(value.type.axes):
             message = f"{describe(value)} has other axes than `{datum.name}` of `{node.name.text}`"
-            fail("E404", message, value.span, str(value.type), notes=(declared,))
+            shared_table = value.type.batched and Size.BATCH not in datum.axes and len(axes) == len(value.type.axes)
+            with_batch = f"in the attention, begin them with B: `{datum.name}[B, {datum.shape}]`"
+            helps = (with_batch,) if shared_table and not datum.is_real else ()
+            fail("E404", message, value.span, str(value.type), notes=(declared,), helps=helps)
         for axis, dim in zip(axes, value.type.axes, strict=True):
             if axis is Size.HEADS and datum.is_column:
                 shared.append((dim, value))
@@ -216,11 +219,9 @@ class Cores:
                 fail("E404", message, value.span, str(written(value).type), *labels, notes=(declared,))
 
     def _known(self, dim: Dim) -> Dim:
-        """A length of parameters that are known when the file is built, as a number."""
-        if not dim.symbols <= self.fixed.keys() & self.sizes.keys():
-            return dim
-        found = dim.value(self.sizes)  # type: ignore[arg-type]  # real parameters are lengths of nothing
-        return constant(int(found)) if found.denominator == 1 else dim
+        """A length with numbers for the parameters that are known when the file is built."""
+        known = {name: self.sizes[name] for name in dim.symbols & self.fixed.keys() & self.sizes.keys()}
+        return dim.given(known) if known else dim  # type: ignore[arg-type]  # real parameters are lengths of nothing
 
     def _length(self, axis: Axis, bound: Mapping[Size, _Bound]) -> Dim | None:
         match axis:
@@ -252,6 +253,16 @@ class Cores:
         type_ = Type(tuple(axes))
         self.learned.append(Learned(name, type_, draw, numbers, span=node.span))
         return Node(Op.NAME, (), type_, name=name, span=node.span)
+
+
+def _passed(datum: Data) -> tuple[str, ...]:
+    """How a layer passes what an attention by itself makes where its caller leaves it out."""
+    if datum.maker is None:
+        return ()
+    declared = f"`input {datum.name}[{datum.shape}]`, with the layer's own names for its axes"
+    if datum.maker.make is Make.NORMAL:
+        declared = f"`param {datum.name}[{datum.shape}] = fixed(normal(1))` in the layer, or {declared}"
+    return (f"declare {declared}, and pass it",)
 
 
 def node_of(node: tree.Attend) -> Node:

@@ -89,6 +89,20 @@ class Dim:
             raise ValueError(f"{self} is {found}")
         return int(found)
 
+    def given(self, sizes: Mapping[str, int]) -> Dim:
+        """The same where some of the symbols are numbers."""
+        total = constant(0)
+        for powers, factor in self.terms:
+            product: Dim | None = Dim((((), factor),))
+            for atom, power in powers:
+                one = _atom_given(atom, sizes)
+                for _ in range(abs(power)):
+                    product = product and (product * one if power > 0 else product.over(one))
+            if product is None:
+                return self
+            total += product
+        return total
+
     def __str__(self) -> str:
         return self.text(lambda name: name)
 
@@ -196,6 +210,16 @@ def _atom_value(atom: Atom, sizes: Mapping[str, int]) -> Fraction:
             return Fraction(-(-of.value(sizes) // by.value(sizes)))
         case Least(of=of, most=most):
             return min(of.value(sizes), most.value(sizes))
+
+
+def _atom_given(atom: Atom, sizes: Mapping[str, int]) -> Dim:
+    match atom:
+        case str():
+            return constant(sizes[atom]) if atom in sizes else symbol(atom)
+        case Ceil(of=of, by=by):
+            return blocks(of.given(sizes), by.given(sizes))
+        case Least(of=of, most=most):
+            return least(of.given(sizes), most.given(sizes))
 
 
 def _term_text(powers: _Powers, factor: Fraction, spell: Callable[[str], str], python: bool) -> str:

@@ -157,7 +157,18 @@ class _LayerResolver:
             sources=tuple(dict.fromkeys(each for each in sources if each != self.source)),
         )
         self._check_conditions(layer)
+        self._check_sizes(layer)
         return layer
+
+    def _check_sizes(self, layer: Layer) -> None:
+        """A length has one entry or more, where its value is known."""
+        types = [*(each.type for each in layer.inputs), *(each.type for each in layer.learned)]
+        axes = {name for type_ in types for dim in type_.axes for name in dim.symbols}
+        for each in layer.parameters:
+            if each.name in axes and each.value is not None and each.value < 1:
+                label = (Label(each.span, f"this is {each.value}"),) if each.span is not None else ()
+                message = f"`{each.name}` is the length of an axis, which has one entry or more"
+                self.errors.append(Diagnostic("E402", message, label))
 
     # --- parameters -------------------------------------------------------------------------------------------
 
