@@ -817,9 +817,13 @@ def _searched(numbers, value, right, widen=0):
     numbers, value = numbers.to(dtype).contiguous(), value.to(dtype).contiguous()
     if widen and dtype.is_floating_point:
         most = (
-            numbers.abs().masked_fill(numbers == _most(dtype), 0).amax() if numbers.numel() else 0
+            torch.where(numbers.abs() < _most(dtype), numbers.abs(), 0).amax()
+            if numbers.numel()
+            else 0
         )
-        value = value + widen * 8 * torch.finfo(dtype).eps * (value.abs() + most)
+        value = torch.where(
+            value.isinf(), value, value + widen * 8 * torch.finfo(dtype).eps * (value.abs() + most)
+        )
     return torch.searchsorted(numbers, value, right=right)
 
 
@@ -1464,10 +1468,10 @@ def _expect_data(name, x, sizes, axes, kind, q):
 
 
 def _expect_ascending(name, x, kv_lengths=None):
-    """Refuse numbers that fall from one token to the next; hidden keys may have any."""
+    """Refuse numbers that fall from one token to the next, and NaN; hidden keys may have any."""
     if x.numel() == 0 or _is_shape_only(x) or not _at_hand(x):
         return
-    falls = x[..., 1:] < x[..., :-1]
+    falls = ~(x[..., 1:] >= x[..., :-1])
     if kv_lengths is not None:
         at = torch.arange(1, x.shape[-1], device=x.device)
         lengths = torch.as_tensor(kv_lengths, device=x.device)
@@ -1476,7 +1480,8 @@ def _expect_ascending(name, x, kv_lengths=None):
         torch._assert_async(~falls.any())
     elif falls.any():
         at = falls.nonzero()[0].tolist()
-        _expect(False, name, f"falling after {at}", "numbers that never fall, as the spec declares")
+        how = "NaN or falling" if x.is_floating_point() else "falling"
+        _expect(False, name, f"{how} after {at}", "numbers that never fall, as the spec declares")
 
 
 def _positions(count, start, starts, device):

@@ -927,9 +927,13 @@ def _sorted(numbers, dead, none):
     )
 
 
-def _among(numbers, keys, own, low, high):
-    """Runs of places as runs of sorted keys, of those whose number is that of the row."""
-    own, width = own.contiguous(), keys.shape[1] + 1
+def _among(numbers, keys, rows, own, low, high):
+    """Runs of places as runs of sorted keys, of those whose number is that of the row.
+
+    Rows are searched for in the order of their numbers: each ends near the one before, in memory that is at hand.
+    """
+    own, low, high = (x.expand(rows.shape).gather(1, rows) for x in (own, low, high))
+    width = keys.shape[1] + 1
     order = (
         torch.searchsorted(numbers, numbers) * width + keys
     )  # by the first key with the same number, by place
@@ -937,7 +941,8 @@ def _among(numbers, keys, own, low, high):
     low, high = (
         torch.searchsorted(order, first * width + x.clamp(0, width - 1)) for x in (low, high)
     )
-    return low, torch.where(first < torch.searchsorted(numbers, own, right=True), high, 0)
+    high = torch.where(first < torch.searchsorted(numbers, own, right=True), high, 0)
+    return tuple(torch.empty_like(x).scatter_(1, rows, x) for x in (low, high))
 
 
 def _most(dtype):
@@ -1000,7 +1005,7 @@ def _lists(
     runs = []
     # j <= i & bucket_of_row == bucket_of_key
     low, high = _interval(0, i + 1 - k_start, True, i, length)
-    runs.append(_among(numbers, keys, own, low, high))
+    runs.append(_among(numbers, keys, rows, own, low, high))
     return _listed(runs, tiled, _tiles_of(keys, m, _KEYS), (False, False), n, m)
 
 

@@ -2561,9 +2561,13 @@ def _searched(numbers, value, right, widen=0):
     numbers, value = numbers.to(dtype).contiguous(), value.to(dtype).contiguous()
     if widen and dtype.is_floating_point:
         most = (
-            numbers.abs().masked_fill(numbers == _most(dtype), 0).amax() if numbers.numel() else 0
+            torch.where(numbers.abs() < _most(dtype), numbers.abs(), 0).amax()
+            if numbers.numel()
+            else 0
         )
-        value = value + widen * 8 * torch.finfo(dtype).eps * (value.abs() + most)
+        value = torch.where(
+            value.isinf(), value, value + widen * 8 * torch.finfo(dtype).eps * (value.abs() + most)
+        )
     return torch.searchsorted(numbers, value, right=right)
 
 

@@ -28,6 +28,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("param bias[H, 9] = 0", "score = scale * dot(q, k) + bias[h, clip(i - j, 0, 8)]"),
     ("weight = (blocks[h, (i - first) // 16, (j - low) // 16] ? 2 : 1) * exp(score)",),
     ("weight = (reach + 3) * exp(score)",),
+    ("weight = sigmoid(score) / count", "normalize = none"),
     ("normalize = count", "weight = 0.9^abs(i - j) * dot(q, k)"),
 )
 LENGTHS = ((37, 37), (20, 61), (61, 20), (1, 9), (70, 70), (9, 1), (130, 150))

@@ -242,6 +242,7 @@ _CANDIDATES = {"lists": "tiles that are listed", "pieces": "in pieces", "whole":
 def _candidates(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str]:
     """Scores and FLOPs of each way to compute a call, that which runs marked, and why it does."""
     rows = [("", "scores", "for each related pair", "forward FLOPs", "backward FLOPs")]
+    by_data = any(each["name"] == "lists" for each in cost["candidates"])
     for each in cost["candidates"]:
         if each["name"] == "lists":
             rows.append((f"{_CANDIDATES['lists']} (runs)", "as data say", "", "", ""))
@@ -249,7 +250,7 @@ def _candidates(cost: dict[str, Any], pieces: dict[str, Any] | None) -> list[str
         name = f"{_CANDIDATES[each['name']]}{' (runs)' if each['runs'] else ''}"
         numbers = (each["scores"], each["forward_flops"], each["backward_flops"])
         scores, forward, backward = map(_decimal, numbers)
-        rows.append((name, scores, f"{each['waste']:.2f}", forward, backward))
+        rows.append((name, scores, "" if by_data else f"{each['waste']:.2f}", forward, backward))
         if each["name"] == "pieces" and pieces:
             rows += [_piece_row(at, one["tiles"]) for at, one in enumerate(pieces["pieces"], 1)]
     return [*_rows(rows), f"  {cost['choice']}"]

@@ -15,10 +15,11 @@ from attncc.plan.int32 import longest_call
 from attncc.plan.later_choices import later_choices
 from attncc.plan.linear_cost import linear_cost
 from attncc.plan.list_steps import keys_text, rows_text, runs_text
+from attncc.plan.lists import Lists, Named
 from attncc.plan.lists import Pass as ListPass
 from attncc.plan.model import Mixture, Plan
 from attncc.plan.pieces import Part, Pieces
-from attncc.plan.ranges import HeadClass, Segment
+from attncc.plan.ranges import Domain, HeadClass, Segment
 from attncc.spec.choices import choices_of
 from attncc.spec.data import axis_text
 from attncc.spec.expr import TRUE, Name, names_in
@@ -84,7 +85,7 @@ def explanation(plan: Plan, n: int, m: int, heads: int, d: int, e: int) -> dict[
         "pieces": _pieces(plan.pieces, choice, heads),
         "lists": None if plan.lists is None else [_pass_of_lists(each) for each in plan.lists.passes],
         "tiles": _tiles(choice.taken),
-        "cost": _cost(cost(plan, choice.in_pieces), sizes, choice),
+        "cost": _cost(plan, sizes, choice),
         "linear": _linear(plan, sizes),
         "saved": {
             "row_numbers": list(plan.saved),
@@ -162,12 +163,15 @@ class _Choice:
     def __init__(self, plan: Plan, call: Call) -> None:
         pieces = plan.pieces
         self.call = call
+        self.keys = call.m if plan.spec.blocks is None else -(-call.m // plan.spec.blocks.stride)
         self.lists = plan.lists is not None
         self.refusal = next((each.reason for each in plan.refusals if each.law == "split-union"), "")
         self.least = 0 if pieces is None else pieces.least
         self.by_piece = () if pieces is None else tuple(density_of_piece(each, call) for each in pieces.pieces)
         self.pieces = together((each, 1) for each in self.by_piece) if self.by_piece else None
         self.whole = density(plan.domain, call, self.pieces.pairs if self.pieces else None)
+        if plan.lists is not None:
+            self.whole = replace(self.whole, pairs=min(self.whole.pairs, _most_pairs(plan.lists, call)))
         self.in_pieces = self.pieces is not None and call.m >= self.least
 
     @property
@@ -179,7 +183,7 @@ class _Choice:
         """Each with a name, and whether it is what runs."""
         rows, columns = self.call.tile
         row_tiles = self.call.heads * -(-self.call.n // rows)
-        tiles = row_tiles * -(-self.call.m // columns)
+        tiles = row_tiles * -(-self.keys // columns)
         every = Density(rows, columns, tiles, 0, tiles, self.whole.pairs, row_tiles, self.whole.exact)
         if self.lists:  # how many are met is not known: what positions allow is a bound
             return [("lists", True, self.whole), ("dense", False, replace(every, pairs=every.scores))]
@@ -199,6 +203,15 @@ class _Choice:
             return f"at n = {n}, m = {m} the pattern runs in pieces: {scores}; as a whole {others}"
         reason = f"pieces pay from {self.least:,} keys on"
         return f"at n = {n}, m = {m} the pattern runs as a whole: {reason} (here {scores}; as a whole {others})"
+
+
+def _most_pairs(lists: Lists, call: Call) -> int:
+    """What positions allow the parts of a pattern, and lists of rows, which have so many entries."""
+    total = 0
+    for runs in (each for one in lists.passes for each in one.runs):
+        by_rows = [call.heads * call.n * each.entries * each.width for each in runs.blocks if isinstance(each, Named)]
+        total += min([density(Domain(runs.classes), call).pairs, *by_rows])
+    return total
 
 
 def _tiles(found: Density) -> dict[str, Any]:
@@ -252,7 +265,9 @@ def _part(part: Part, heads: int) -> dict[str, Any]:
     }
 
 
-def _cost(found: Cost, sizes: Mapping[str, int], choice: _Choice) -> dict[str, Any]:
+def _cost(plan: Plan, sizes: Mapping[str, int], choice: _Choice) -> dict[str, Any]:
+    found = cost(plan, choice.in_pieces)
+    blocks = plan.spec.blocks
     pairs = [None if each is None else formula(each) for _, each in found.pairs]
     visited = choice.taken.scores
     return {
@@ -273,7 +288,10 @@ def _cost(found: Cost, sizes: Mapping[str, int], choice: _Choice) -> dict[str, A
         "forward": _pass(found, found.forward, sizes, visited),
         "backward": _pass(found, found.backward, sizes, visited),
         "saved_bytes": {"formula": formula(found.saved), "value": value(found.saved, sizes)},
-        "dense_matrix_bytes": {"formula": "H·n·m·b", "value": sizes["H"] * sizes["n"] * sizes["m"] * sizes["b"]},
+        "dense_matrix_bytes": {
+            "formula": "H·n·m·b" if blocks is None else f"H·n·m/{blocks.stride}·b",
+            "value": sizes["H"] * sizes["n"] * choice.keys * sizes["b"],
+        },
     }
 
 

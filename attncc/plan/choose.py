@@ -16,7 +16,7 @@ from attncc.plan.cpu_tiles import SMALLEST, edge_for
 from attncc.plan.decays import decays
 from attncc.plan.derivation import divided_step, domain_steps, token_refusals, token_steps
 from attncc.plan.domain import analyse
-from attncc.plan.in_pieces import pieces_of
+from attncc.plan.in_pieces import counts_first, pieces_of
 from attncc.plan.later_keys import refuse_later_keys
 from attncc.plan.list_steps import with_lists
 from attncc.plan.listing import lists_of
@@ -156,7 +156,8 @@ def plan_core(spec: Spec) -> Plan:
     core = _core(spec)
     dense = build(core)
     graph, steps, refusals = rewrite(dense, DIVISIONS)
-    lists = lists_of(core, {each.name: each for each in spec.data}) if core.reads_data else None
+    data = {each.name: each for each in spec.data}
+    lists = lists_of(core, data, in_one=counts_first(graph)) if core.reads_data else None
     pieces, why_whole = pieces_of(domain, core, graph) if lists is None else (None, _BY_DATA)
     if lists is None:
         states, reason = associate(graph, core, domain, pieces)

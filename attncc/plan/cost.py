@@ -25,7 +25,7 @@ from attncc.plan.model import Plan
 from attncc.plan.ranges import HeadClass
 from attncc.rewrite.backward import gradient_name
 from attncc.spec.data import Blocks, Data, Free, Size
-from attncc.spec.expr import Entry, Expr, Name, Token, Vector, children, names_in, walk
+from attncc.spec.expr import Entry, Expr, Name, Token, Top, Type, Vector, children, names_in, type_of, walk
 from attncc.spec.model import Align
 from attncc.spec.sides import Side, side_of
 
@@ -34,6 +34,7 @@ Formula = Any  # a sympy expression
 N, M, D, E, HEADS, SIZE = sympy.symbols("n m d e H b", positive=True, integer=True)
 HEAD = sympy.Symbol("h", integer=True)
 _SIZES = {Size.BATCH: 1, Size.HEADS: HEADS, Size.QUERIES: N, Size.KEYS: M, Size.WIDTH: D, Size.VALUE_WIDTH: E}
+_WHOLE = 8  # bytes of a whole number that is kept as it is
 _REAL = 4  # bytes of a number that is no feature, and of a number of out: 16 bits are kept with 16 that rounding takes
 
 
@@ -106,6 +107,8 @@ def _backward_kernels(backward: Graph) -> list[Graph]:
 class _Counter:
     def __init__(self, plan: Plan) -> None:
         self.core: Core = plan.core
+        blocks = plan.spec.blocks
+        self.keys: Formula = M if blocks is None else M / blocks.stride  # of kernels: a block is one
         self.data: dict[str, Data] = {each.name: each for each in plan.spec.data}
         self.widths: dict[str, Formula] = {name: _length(axis) for name, axis in sizes_of(plan.core, self.data).items()}
 
@@ -116,17 +119,23 @@ class _Counter:
         return Pass(
             sympy.factor_terms(flops),
             sympy.factor_terms(channels),
-            self._traffic(kernels, start).bytes,
+            self._traffic(kernels, start).bytes(self.keys),
         )
 
     def derived(self, operand: Operand) -> Formula:
         """The bytes that an operand takes which is computed from others; what is the same for all tokens is a view."""
         assert operand.value is not None
         same_for_all = side_of(operand.value, self.data) is Side.NONE
-        tokens = sympy.Integer(1) if same_for_all else _tokens(operand.kind)
+        tokens = sympy.Integer(1) if same_for_all else self._tokens(operand.kind)
         heads = HEADS if self._differs_by_head(operand.value) else sympy.Integer(1)
-        own = SIZE * self.widths[operand.width or "e"] if operand.kind.is_vector else sympy.Integer(_REAL)
+        own = SIZE * self.widths[operand.width or "e"] if operand.kind.is_vector else sympy.Integer(_number(operand))
         return heads * tokens * own
+
+    def _tokens(self, kind: Kind) -> Formula:
+        """How many tokens or distances an operand has."""
+        if kind is Kind.OFFSET_NUMBER:
+            return N + self.keys
+        return N if kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER, Kind.ROW_FACT) else self.keys
 
     def _differs_by_head(self, expr: Expr) -> bool:
         read = [self.data[each.name] for each in walk(expr) if isinstance(each, Vector | Token | Entry)]
@@ -182,18 +191,21 @@ class _Traffic:
     column_numbers: Formula = 0
     tables: Formula = 0
 
-    @property
-    def bytes(self) -> Formula:
-        vectors = N * sympy.factor_terms(self.rows) + M * sympy.factor_terms(self.columns)
-        numbers = N * sympy.factor_terms(self.row_numbers) + M * self.column_numbers
+    def bytes(self, keys: Formula) -> Formula:
+        """The bytes that move, of so many keys."""
+        vectors = N * sympy.factor_terms(self.rows) + keys * sympy.factor_terms(self.columns)
+        numbers = N * sympy.factor_terms(self.row_numbers) + keys * self.column_numbers
         return HEADS * (SIZE * vectors + _REAL * numbers) + _REAL * self.tables
 
 
-def _tokens(kind: Kind) -> Formula:
-    """How many tokens or distances an operand has."""
-    if kind is Kind.OFFSET_NUMBER:
-        return N + M
-    return N if kind in (Kind.ROW_VECTOR, Kind.ROW_NUMBER, Kind.ROW_FACT) else M
+def _number(operand: Operand) -> int:
+    """The bytes that a token takes of an operand of numbers: a choice of keys is a list of whole numbers."""
+    assert operand.value is not None
+    if operand.listed:
+        return _WHOLE * next(each.count for each in walk(operand.value) if isinstance(each, Top))
+    if not (operand.exact or operand.kind.is_fact):
+        return _REAL
+    return {Type.INT: _WHOLE, Type.BOOL: 1}.get(type_of(operand.value), _REAL)
 
 
 def _length(axis: Size | Blocks | Free | int) -> Formula:

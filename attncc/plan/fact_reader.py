@@ -8,6 +8,7 @@ from attncc.plan.domain import analyse
 from attncc.plan.lists import Blocks, Bound, Named, Order, Runs
 from attncc.plan.outer import outer
 from attncc.plan.ranges import Interval, Segment
+from attncc.plan.rising import rises
 from attncc.spec.data import Data, Size
 from attncc.spec.expr import (
     TRUE,
@@ -27,14 +28,12 @@ from attncc.spec.expr import (
     Token,
     Top,
     Type,
-    UpTo,
     Vector,
     names_in,
     substitute,
     type_of,
     walk,
 )
-from attncc.spec.pooled import step_of
 
 _BUDGET = 30_000  # isl operations for one conjunction
 
@@ -116,10 +115,20 @@ class FactReader:
         match atom:
             case Member(element=element, of=Local(name=name)):
                 width = _block_width(element)
-                return [] if width is None else [Named(name, width)]
+                return [] if width is None else [Named(name, width, self._entries(name))]
             case Compare(op=op, left=left, right=right) if op is not CompareOp.NOT_EQUAL:
                 return self._comparison(op, left, right)
         return []
+
+    def _entries(self, name: str) -> int:
+        """How long a list of rows is: as many as are chosen, or as it is declared."""
+        operand = self.core[name]
+        chosen = [each.count for each in walk(operand.formula) if isinstance(each, Top)]
+        if chosen:
+            return chosen[0]
+        last = self.data[operand.source or name].axes[-1]
+        assert isinstance(last, int)
+        return last
 
     def _blocks(self, atom: Expr) -> Blocks | None:
         """What an atom says that asks something of an entry of a table and of nothing else."""
@@ -152,17 +161,9 @@ class FactReader:
         return expr == Symbol(Name.J)
 
     def ascends(self, name: str) -> bool:
-        """Whether a fact is declared to ascend with the keys."""
+        """Whether a fact never falls from one key to the next."""
         operand = self.core[name]
-        if operand.kind is not Kind.COLUMN_FACT:
-            return False
-        match operand.value:
-            case None:
-                return self.data[operand.source or name].ascending
-            case UpTo(value=value):
-                return step_of(value) is not None
-            case _:
-                return False
+        return operand.kind is Kind.COLUMN_FACT and rises(operand.formula, lambda each: self.data[each].ascending)
 
 
 def _is_one_run(affine: Expr) -> bool:

@@ -16,14 +16,16 @@ from attncc.plan.ranges import Domain
 from attncc.plan.split import MOST_PRODUCTS, has_remainders
 from attncc.spec.expr import Name
 
+SUM_FIRST = "weights read a sum over the row, which has to be known before any piece runs"
+
 
 def pieces_of(domain: Domain, core: Core, forward: Graph) -> tuple[Pieces | None, str]:
     """The pieces of a pattern, or None where it is best taken as a whole, and why."""
     trees = [outer_tree(each.pattern)[0] for each in domain.classes]
     if not any(has_remainders(tree) or may_have(tree) for tree in trees):
         return None, "no remainder of positions decides pairs: related keys lie side by side as they stand"
-    if _counts_first(forward):
-        return None, "weights read a sum over the row, which has to be known before any piece runs"
+    if counts_first(forward):
+        return None, SUM_FIRST
     found = partition(domain)
     if found is None:
         return None, _as_a_whole(domain)
@@ -51,7 +53,7 @@ def _moves_with_head(tree: Tree) -> bool:
     return any(map(_moves_with_head, tree.parts))
 
 
-def _counts_first(forward: Graph) -> bool:
+def counts_first(forward: Graph) -> bool:
     """Whether a number of pairs depends on a sum over the row."""
     sums = [node for node in forward if node.op is Op.SUM and Axis.ROW in node.axes]
     return any(each.is_tile and forward.depends(each.name, node.name) for each in forward for node in sums)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from attncc.plan.derivation import OWN_ROWS, SPLIT_UNION
 from attncc.plan.describe import interval_text
+from attncc.plan.in_pieces import SUM_FIRST
 from attncc.plan.lists import Blocks, Bound, Lists, Pass, Runs
 from attncc.plan.ranges import Interval
 from attncc.rewrite.engine import Refusal, Step
@@ -35,6 +36,8 @@ def list_steps(lists: Lists, pattern: Expr) -> tuple[tuple[Step, ...], tuple[Ref
 
 
 def _split_union(lists: Lists, pattern: Expr) -> Step | Refusal:
+    if lists.in_one:
+        return Refusal("split-union", SPLIT_UNION, SUM_FIRST)
     if len(lists.passes) == 1:
         return Refusal("split-union", SPLIT_UNION, "all pairs are met in one order of rows and keys")
     after = tuple(f"related = {text(each.pattern)}" for each in lists.passes)

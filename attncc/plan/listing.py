@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attncc.graph.core import Core
 from attncc.plan.conjunctions import any_of, conjunctions, union
 from attncc.plan.fact_reader import FactReader
@@ -10,8 +12,8 @@ from attncc.spec.data import Data
 from attncc.spec.expr import And, Entry, Expr, Local, Name, Not, names_in, walk
 
 
-def lists_of(core: Core, data: dict[str, Data]) -> Lists:
-    """The lists of a core whose pattern reads data."""
+def lists_of(core: Core, data: dict[str, Data], *, in_one: bool) -> Lists:
+    """The lists of a core whose pattern reads data; `in_one` pass where a sum over the row has to be known first."""
     reader = FactReader(core, data)
     groups: dict[Order | None, list[Runs]] = {}
     for each in map(reader.runs, conjunctions(core.pattern)):
@@ -21,6 +23,9 @@ def lists_of(core: Core, data: dict[str, Data]) -> Lists:
         for order, runs in sorted(groups.items(), key=lambda each: each[0] is not None)  # stable: as they are written
         for some in _by_layout(order, runs)
     ]
+    comes_apart = len(in_order) > 1
+    if in_one and comes_apart:
+        in_order = [(None, [each for _, runs in in_order for each in runs])]
     before: list[Expr] = []
     passes = []
     for order, runs in in_order:
@@ -28,12 +33,14 @@ def lists_of(core: Core, data: dict[str, Data]) -> Lists:
         pattern = core.pattern if len(in_order) == 1 else own
         if before:
             pattern = And((own, *(Not(each) for each in before)))
-        passes.append(_pass(pattern, tuple(runs), order))
+        made = _pass(pattern, tuple(runs), order)
+        passes.append(replace(made, few=None) if in_one and comes_apart else made)
         before.append(own)
     return Lists(
         by_head=Name.HEAD in names_in(core.pattern) or any(map(reader.has_heads, _read(core.pattern))),
         passes=tuple(passes),
         ascending=frozenset(filter(reader.ascends, _read(core.pattern))),
+        in_one=in_one and comes_apart,
     )
 
 

@@ -54,6 +54,7 @@ class Named:
 
     of: str  # the fact that is the list
     width: int  # of a block, in keys
+    entries: int  # of a list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +131,15 @@ class Pass:
 class Lists:
     """How tiles of related pairs are found, pass by pass; `by_head` says whether heads differ.
 
-    `states` are there where rows sum the tiles of keys by states that all of them see.
+    `states` are there where rows sum the tiles of keys by states that all of them see; `in_one` where parts that could
+    stand in orders of their own do not, for all pairs of a row have to be met twice.
     """
 
     by_head: bool
     passes: tuple[Pass, ...]
     ascending: frozenset[str]  # the facts of keys that never fall from one key to the next
     states: States | None = None
+    in_one: bool = False
 
     @property
     def has_few(self) -> bool:

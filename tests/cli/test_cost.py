@@ -50,6 +50,11 @@ def test_products_are_counted_once_a_kernel() -> None:
     assert formula(found.saved) == "4·H·n·(1 + e)"
 
 
+def test_a_block_of_keys_counts_as_one() -> None:
+    found = cost_of("compressed")  # means, one for each 16 keys
+    assert formula(found.forward.bytes) == "H·(4·n + b·(n·(d + e) + m·(d + e)/16))"
+
+
 def test_bounds_without_a_closed_form_give_no_formula() -> None:
     plan = make_plan(Source("x.attn", "attention x { pattern = j <= 2 * i & j >= i // 2 }"))
     ((_, pairs),) = cost(plan).pairs

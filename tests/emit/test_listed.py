@@ -22,6 +22,9 @@ TEXTS = {
     "buckets by products": "input b[B, H, m]: int\npattern = causal & b[i] == b[j]\n"
     "weight = dot(q, k)\nnormalize = none",
     "rounds": "input a[B, H, m]: int, b[B, H, m]: int\npattern = a[i] == a[j] | b[i] == b[j] | i - j in [0, 1]",
+    "rounds that are counted": "input a[B, H, m]: int, b[B, H, m]: int\n"
+    "pattern = causal & (a[i] == a[j] | b[i] == b[j])\nweight = (i == j & count > 1 ? 0 : 1) * exp(score)",
+    "times to come": "input t[B, m]: real ascending\npattern = causal & t[i] <= max(t[j], 1) + 3",
     "marks": "input mark[B, m]: bool\npattern = window(5, 5) | mark[i] | mark[j]",
     "kinds that are seen": "input kind[B, m]: int, t[H, 4]: bool\npattern = t[h, kind[j]] | i == j",
     "blocks and marks": "input t[B, H, ceil(m / 16), ceil(m / 16)]: bool, mark[B, m]: bool\n"
@@ -95,9 +98,21 @@ def test_the_largest_and_the_smallest_numbers(name: str, built: Callable[[str], 
     agrees(built(name), operands(70), data, kv_lengths=(61, 22))
 
 
-def test_several_rounds_of_buckets(built: Callable[[str], Built]) -> None:
+@pytest.mark.parametrize("name", ["rounds", "rounds that are counted"])
+def test_several_rounds_of_buckets(name: str, built: Callable[[str], Built]) -> None:
+    """In the second a query's own key counts where no other does."""
     for one, other in zip(skewed(130), reversed(list(skewed(130))), strict=True):
-        agrees(built("rounds"), operands(130), one, other)
+        agrees(built(name), operands(130), one, other)
+
+
+@pytest.mark.parametrize("name", ["time_window", "times to come"])
+def test_times_without_end(name: str, built: Callable[[str], Built]) -> None:
+    times = torch.arange(70.0).expand(2, 70).clone()
+    times[0, :9], times[:, 60:] = -torch.inf, torch.inf
+    agrees(built(name), operands(70), times)
+    times[1, 30] = torch.nan
+    with pytest.raises(ValueError, match="NaN or falling"):
+        built(name).module.attention(*operands(70), times, form="torch")
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
@@ -258,7 +273,8 @@ def scores(one: Built, n: int, *data: Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    "name", ["documents", "buckets", "marks", "longformer_marked", "blocks and marks", "time_window"]
+    "name",
+    ["documents", "buckets", "marks", "longformer_marked", "blocks and marks", "time_window", "times to come"],
 )
 def test_work_grows_as_the_length(name: str, built: Callable[[str], Built]) -> None:
     """Documents of 200 tokens, buckets of 100, 16 marked tokens wherever they stand, one block in a row."""
@@ -276,6 +292,7 @@ def test_work_grows_as_the_length(name: str, built: Callable[[str], Built]) -> N
             "kinds that are seen": "input kind[B, m]: int, t[H, 4]: bool\npattern = t[h, kind[j]] | i == j",
             "blocks and marks": (table, marked),
             "time_window": (at.float() / 100,),
+            "times to come": (at.float() / 50,),
         }
         found.append(scores(built(name), n, *data[name]))
     assert found[1] < 1.1 * found[0] < 1000, found

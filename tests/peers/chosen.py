@@ -85,6 +85,14 @@ def _lucidrains(name: str, c: int, buckets: int, pattern: str, *, wraps: bool = 
     return Peer(name, spec, folded, finish=lambda _, out: out[:, 0], choices=buckets_of)
 
 
+def own_apart(rounds: int, c: int, buckets: int, score: str, pattern: str) -> Spec:
+    """A query's own key as a branch of its own, so that it counts -1e5 as there: its sum has no digits to lose."""
+    *lines, related, _, weight = reformer_text(rounds, c, buckets, score, pattern).split("\n")
+    others = [f"branch others {{ {related} & i != j", f"score = {score}", f"{weight} }}"]
+    own = ["branch own { pattern = i == j", "score = -1e5 }"]
+    return from_text("\n".join([*lines, *others, *own, "combine = merge(others, own)"]))
+
+
 # Native sparse attention: blocks are given for each key head
 
 
@@ -131,6 +139,14 @@ CHOSEN = (
         finish=lambda _, out: out.transpose(1, 2),
     ),
     _hugging_face("reformer_lsh_1round_causal", 1, 8, 8),
+    Peer(
+        "reformer_lsh_1round_causal",
+        own_apart(1, 8, 8, HUGGING_FACE, "causal"),
+        shared,
+        finish=lambda _, out: join_heads(out),
+        variant="own apart",
+        choices=buckets_of,
+    ),
     _hugging_face("reformer_lsh_4rounds_causal", 4, 16, 8),
     _hugging_face("reformer_lsh_2rounds_padding", 2, 8, 6, "true", kv_lengths=(48, 38)),
     _lucidrains("reformer_pytorch_lsh_causal", 8, 8, "causal"),

@@ -198,10 +198,10 @@ def _normal(shape, seed, device):
 ''',
     "_expect_ascending": '''
 def _expect_ascending(name, x, kv_lengths=None):
-    """Refuse numbers that fall from one token to the next; hidden keys may have any."""
+    """Refuse numbers that fall from one token to the next, and NaN; hidden keys may have any."""
     if x.numel() == 0 or _is_shape_only(x) or not _at_hand(x):
         return
-    falls = x[..., 1:] < x[..., :-1]
+    falls = ~(x[..., 1:] >= x[..., :-1])
     if kv_lengths is not None:
         at = torch.arange(1, x.shape[-1], device=x.device)
         lengths = torch.as_tensor(kv_lengths, device=x.device)
@@ -210,7 +210,8 @@ def _expect_ascending(name, x, kv_lengths=None):
         torch._assert_async(~falls.any())
     elif falls.any():
         at = falls.nonzero()[0].tolist()
-        _expect(False, name, f"falling after {at}", "numbers that never fall, as the spec declares")
+        how = "NaN or falling" if x.is_floating_point() else "falling"
+        _expect(False, name, f"{how} after {at}", "numbers that never fall, as the spec declares")
 ''',
     "_positions": '''
 def _positions(count, start, starts, device):

@@ -204,7 +204,7 @@ class ListsPrinter:
         """A run among sorted keys."""
         if order.alike:
             self.calls.add("_among")
-            writer.line("runs.append(_among(numbers, keys, own, low, high))")
+            writer.line("runs.append(_among(numbers, keys, rows, own, low, high))")
             return
         self.calls.add("_searched")
         ends = {True: "torch.zeros_like(low)", False: "torch.full_like(high, m)"}
