@@ -2905,7 +2905,7 @@ class _Slots:
         if sums is not None and self.count > 1:
             self.outs(sums)
             for out, x in zip(self.places[at], sums, strict=True):
-                if x.data_ptr() != out.data_ptr():  # it was there already
+                if x is not out:
                     out.copy_(x.view(out.shape))
 
     def together(self):

@@ -2032,6 +2032,12 @@ class _Blocks:
         self.backwards = False  # whether runs grow from the last slab to the first
         self.kept = {}  # the last windows of keys: blocks and slabs read the same
 
+    def anew(self):
+        """The same for another call: nothing is kept yet."""
+        own = object.__new__(_Blocks)
+        own.__dict__ |= {**self.__dict__, "kept": {}}
+        return own
+
     def kept_or(self, make, x, *places):
         """What was made of some places of a tensor, or is made now."""
         key = id(x), *places
@@ -2107,7 +2113,7 @@ class _Slots:
         if sums is not None and self.count > 1:
             self.outs(sums)
             for out, x in zip(self.places[at], sums, strict=True):
-                if x.data_ptr() != out.data_ptr():  # it was there already
+                if x is not out:
                     out.copy_(x.view(out.shape))
 
     def together(self):
@@ -2310,8 +2316,37 @@ def _collapsed(first, last, blocks, segments):
     return chunks, tuple(runs)
 
 
+class _Shaped(NamedTuple):
+    """What slabs depend on of a tensor."""
+
+    shape: tuple
+
+
+_MOST_KNOWN = 1 << 16  # rows of calls whose slabs are kept
+
+
 def _slabs_with_runs(q, v, q_start, k_start, q_starts, kv_lengths, call):
     """Every slab with its chunks of keys, in an order in which runs grow."""
+    if q_starts is None and kv_lengths is None and q.shape[2] <= _MOST_KNOWN:
+        lengths = _Shaped(tuple(q.shape)), _Shaped(tuple(v.shape))
+        found = _slabs_of_lengths(*lengths, q_start, k_start, call)
+    else:
+        found = _slabs_anew(q, v, q_start, k_start, q_starts, kv_lengths, call)
+    own = {}
+    for slab, chunks in found:
+        if slab.blocks not in own:
+            own[slab.blocks] = slab.blocks.anew()
+        yield slab._replace(blocks=own[slab.blocks]), chunks
+
+
+@functools.lru_cache(8)
+def _slabs_of_lengths(q, v, q_start, k_start, call):
+    """All of them, for calls that differ in nothing else."""
+    return tuple(_slabs_anew(q, v, q_start, k_start, None, None, call))
+
+
+def _slabs_anew(q, v, q_start, k_start, q_starts, kv_lengths, call):
+    """Every slab, planned for one call."""
     batch, heads, n, _ = q.shape
     kv_heads, m = v.shape[1:3]
     heads_of_blocks = kv_heads, 1
