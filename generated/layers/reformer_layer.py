@@ -1602,7 +1602,8 @@ def _sorted(numbers, dead, none):
 def _among(numbers, keys, rows, own, low, high):
     """Runs of places as runs of sorted keys, of those whose number is that of the row.
 
-    Rows are searched for in the order of their numbers: each ends near the one before, in memory that is at hand.
+    Rows are searched for in the order of their numbers: each ends near the one before, in memory
+    that is at hand.
     """
     own, low, high = (x.expand(rows.shape).gather(1, rows) for x in (own, low, high))
     width = keys.shape[1] + 1
