@@ -198,6 +198,7 @@ def plan_core(spec: Spec) -> Plan:
             gpu.backward,
             pattern=core.pattern,
             most=None if lists is None else LIST,
+            terms=0 if states is None else len(states.terms),
         ),
         edge=edge_for(domain, pieces) if lists is None else SMALLEST,
         slabs=SLABS,

@@ -71,6 +71,10 @@ _BY_KEY: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
     ("backward_rows", 2, 128): ((128, 64, 8, 2), (128, 32, 8, 3), (64, 64, 8, 2), (64, 32, 4, 2)),
 }
 
+_OF_SEVERAL_TERMS: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("forward", 2, 128): ((128, 64, 8, 3), (64, 64, 4, 3), (32, 32, 4, 2)),
+}
+
 _BY_LIST: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
     ("backward_rows", 2, 128): ((64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 4, 2)),
 }
@@ -100,12 +104,13 @@ _MUCH = 4  # numbers
 SMALLEST = (16, 16, 4, 1)
 
 
-def tiles_for(*graphs: Graph, pattern: Expr, most: int | None = None) -> tuple[Tiles, ...]:
+def tiles_for(*graphs: Graph, pattern: Expr, most: int | None = None, terms: int = 0) -> tuple[Tiles, ...]:
     """The lists for the kernels of some graphs.
 
     Args:
         pattern: which pairs are related, as kernels ask it.
         most: the rows and keys of a tile that lists name, where kernels walk such lists: they take it in parts.
+        terms: how many products of features a weight is a sum of, where keys are summed by features.
     """
     nodes = [node for graph in graphs for node in graph]
     own: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {}
@@ -113,6 +118,8 @@ def tiles_for(*graphs: Graph, pattern: Expr, most: int | None = None) -> tuple[T
         own |= _BY_LIST
     if any(node.axes == (Axis.OFFSET,) for node in nodes):
         own |= _BY_OFFSET
+    if terms > 1:
+        own |= _OF_SEVERAL_TERMS
     if any(node.axes == (Axis.COLUMN,) for node in nodes):
         own |= _BY_KEY
     if any(node.axes == (Axis.TABLE,) for node in nodes):
