@@ -37,7 +37,9 @@ _TRIES: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
 }
 
 _BY_OFFSET: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("forward", 2, 64): ((128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2)),
     ("forward", 2, 128): ((64, 64, 8, 3), (64, 32, 4, 2)),
+    ("backward_columns", 2, 64): ((32, 128, 8, 2), (32, 64, 8, 2), (32, 64, 4, 2)),
     ("backward_columns", 2, 128): ((32, 64, 8, 2), (32, 64, 8, 1), (32, 32, 4, 1)),
     ("backward_rows", 2, 64): ((64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
     ("backward_rows", 2, 128): ((64, 32, 8, 2), (32, 64, 8, 2), (32, 32, 8, 2), (32, 32, 4, 2)),
@@ -63,6 +65,8 @@ _BY_ENTRY: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
 }
 
 _OF_SEVERAL_PRODUCTS: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
+    ("forward", 2, 64): ((128, 64, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2)),
+    ("backward_columns", 2, 64): ((64, 64, 8, 2), (32, 64, 4, 2)),
     ("backward_columns", 2, 128): ((32, 32, 8, 2), (32, 32, 4, 2)),
     ("backward_rows", 2, 128): ((64, 32, 8, 2), (64, 32, 4, 2)),
 }
@@ -82,7 +86,7 @@ _BY_LIST: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
 # On gfx942 nothing that pairs look up to be related may be loaded ahead in kernels with tiles of keys.
 _BY_LIST_AND_TABLE: dict[tuple[str, int, int], tuple[tuple[int, int, int, int], ...]] = {
     ("forward", 2, 128): ((64, 32, 8, 2), (64, 32, 4, 2), (32, 32, 4, 2)),
-    ("backward_columns", 2, 64): ((64, 64, 8, 2), (32, 64, 8, 2), (32, 64, 4, 1)),
+    ("backward_columns", 2, 64): ((32, 64, 8, 2), (32, 64, 4, 1)),
     ("backward_columns", 2, 128): ((32, 64, 8, 2), (32, 32, 8, 2), (32, 32, 4, 1)),
     ("forward", 4, 64): ((64, 32, 8, 2), (32, 32, 4, 2)),
     ("forward", 4, 128): ((32, 32, 8, 2), (16, 16, 4, 2)),
