@@ -58,10 +58,12 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, chunk: int = 64, segment: int = 512
 
 
 def best_of(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The shortest time of each, taken in turns."""
+    """The shortest time of each, taken in turns; every round begins with another, as none may follow the same one."""
     best = dict.fromkeys(runs, float("inf"))
-    for _ in range(repeats):
-        for name, run in runs.items():
+    names = list(runs)
+    for turn in range(repeats):
+        for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
+            run = runs[name]
             started = time.perf_counter()
             run()
             best[name] = min(best[name], time.perf_counter() - started)
