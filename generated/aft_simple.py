@@ -1907,14 +1907,11 @@ def _takes_states(form, q, v, q_start, k_start):
                     origin + row, origin + min(row + _ROWS, count) - 1
                 )
             ]
-            seen = [
-                max(0, min(full[1], stop) - max(full[0], start) - _ROWS // 2)
-                for start, stop, full in ends
-            ]
+            seen = [max(0, min(full[1], stop) - max(full[0], start)) for start, stop, full in ends]
             touched = sum(max(0, stop - start) for start, stop, _ in ends)
             met += touched * count / len(places)
-            at_ends += (touched - sum(seen)) * count / len(places)
-            tokens += any(seen) * (count + length) / len(places)
+            at_ends += (touched - sum(max(0, x - _ROWS // 2) for x in seen)) * count / len(places)
+            tokens += any(x > _ROWS // 2 for x in seen) * (count + length) / len(places)
         slabs += -(-count // _ROWS)
         groups += 1 + count // (_ROWS * _at_once(heads, q, 0))
     width, values = v.shape[-1], 1 * (v.shape[-1] + 1)

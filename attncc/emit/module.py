@@ -93,6 +93,7 @@ def _values(plan: Plan, branch: str, *, decodes: bool, kernels: bool = True, kep
         "launchers": launchers,
         "prologue": prologue,
         "defers": functional.defers,
+        "carries": triton_form.carried is not None,
         "makes": triton_form.carried is not None and bool(triton_form.carried.formulas),
         "library": helpers,
         "scale": "scale, " if spec.reads_scale else "",

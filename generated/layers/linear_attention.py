@@ -2513,6 +2513,7 @@ def _takes_states(form, q, v, q_start, k_start):
         return False
     call = _Call(n, m, heads, 0)
     met, at_ends, tokens, slabs, groups = 0.0, 0.0, 0.0, 0, 0
+    masked = 0.0
     for origin, low, count, length in ((q_start, k_start, n, m),):
         segments = functools.partial(_segments, call=call)
         places = range(0, count, max(_ROWS, count // 8))
@@ -2523,14 +2524,12 @@ def _takes_states(form, q, v, q_start, k_start):
                     origin + row, origin + min(row + _ROWS, count) - 1
                 )
             ]
-            seen = [
-                max(0, min(full[1], stop) - max(full[0], start) - _ROWS // 2)
-                for start, stop, full in ends
-            ]
+            seen = [max(0, min(full[1], stop) - max(full[0], start)) for start, stop, full in ends]
             touched = sum(max(0, stop - start) for start, stop, _ in ends)
             met += touched * count / len(places)
-            at_ends += (touched - sum(seen)) * count / len(places)
-            tokens += any(seen) * (count + length) / len(places)
+            masked += (touched - sum(seen)) * count / len(places)
+            at_ends += (touched - sum(max(0, x - _ROWS // 2) for x in seen)) * count / len(places)
+            tokens += any(x > _ROWS // 2 for x in seen) * (count + length) / len(places)
         slabs += -(-count // _ROWS)
         groups += 1 + count // (_ROWS * _at_once(heads, q, 0))
     width, values = q.shape[-1] + v.shape[-1], q.shape[-1] * (v.shape[-1] + 1)
@@ -2538,8 +2537,8 @@ def _takes_states(form, q, v, q_start, k_start):
     if form == "triton":  # sums take exact products, and launches of their own
         by_states = 2 * heads * (at_ends * width + tokens * values) + _LEAST_PRODUCTS / q.shape[0]
         return by_states < 0.9 * heads * met * width
-    if form == "c":  # sums are written and read again, and tiles at their ends are small
-        by_states = heads * (at_ends * width + 2 * tokens * values)
+    if form == "c":  # a thread carries the sums of a head from tile to tile
+        by_states = heads * (masked * width + tokens * values / 2)
         return by_states < 0.9 * heads * met * width
     by_states = 1.5 * heads * (at_ends * width + tokens * values) + heads * tokens * width * _NUMBER
     return by_states + groups * _GROUP + slabs * _MEMBER < 0.9 * by_pairs
