@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,17 @@ def test_several_processes_compile_at_once(window: Built, tmp_path: Path) -> Non
     assert [out for out, _ in said] == ["equal\n"] * 2, said
     made = [each.suffix for each in (tmp_path / "attncc" / "c").iterdir()]
     assert made == [".so"] * 5  # two kernels by two tiles, and a probe
+
+
+# AVX2 and SSE: what a compiler is told of the processor decides how wide vectors are.
+OTHER_PROCESSORS = {"x86_64": ("-march=haswell", "-march=x86-64")}.get(platform.machine(), ("",))
+
+
+@pytest.mark.parametrize("processor", OTHER_PROCESSORS)
+def test_vectors_may_be_narrower(processor: str, window: Built, tmp_path: Path) -> None:
+    running = _run(window, tmp_path, ATTNCC_CFLAGS=f"-O1 {processor}")
+    said = running.communicate()
+    assert said[0] == "equal\n", said
 
 
 def test_without_a_compiler_torch_serves(window: Built, tmp_path: Path) -> None:
