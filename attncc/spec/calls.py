@@ -407,7 +407,7 @@ class CallScope(NameScope):
         given = self.expr(node, bindings, where)
         if is_truth(given) or given in (TRUE, FALSE):
             return given
-        return self.as_value(node, bindings, where)
+        return self.checked_value(given, node, where)
 
     def _arguments(
         self,

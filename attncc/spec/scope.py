@@ -59,6 +59,7 @@ _FEATURES = (Size.WIDTH, Size.VALUE_WIDTH)
 LARGEST = {FieldName.PATTERN: 2000}  # parts of an expression with every word expanded; a spec is one page
 LARGEST_NUMBER = 400  # what `let` names is one part of what reads it: its token is worked on before pairs are
 LARGEST_WITH_LETS = 4000
+MOST_WORDS = 10_000  # put in for one that is called: what they compute may be a constant, which never grows large
 DEEPEST = 50  # expressions within expressions, through words too; later stages walk them recursively
 TOO_DEEP = f"with every word expanded it has more than {DEEPEST} levels"
 
@@ -80,6 +81,7 @@ class Scope(ABC):
         ] = {}  # what the attention declares, which words see through their arguments alone
         self.branches: dict[str, Shares | str] = {}  # what branches that stand above give to keys, or why none can say
         self._open: list[str] = []  # the words being expanded, outermost first
+        self._expanded = 0  # words, since the outermost one was called
         self._calls: list[Span] = []  # where each of them was called
         self._depth = 0
         self._sizes: dict[int, tuple[Expr, int, int, int]] = {}  # by identity
@@ -96,7 +98,9 @@ class Scope(ABC):
 
     def as_predicate(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
         """A predicate."""
-        expr = self.expr(node, bindings, where)
+        return self._checked_predicate(self.expr(node, bindings, where), node, bindings, where)
+
+    def _checked_predicate(self, expr: Expr, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
         if varies_by_feature(expr):
             self._vector_found(expr, node.span, "predicate", where, bindings)
         if type_of(expr) is not Type.BOOL:
@@ -108,9 +112,9 @@ class Scope(ABC):
     def as_condition(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
         """A predicate, or one for every feature: `channel < 8`."""
         expr = self.expr(node, bindings, where)
-        return (
-            expr if varies_by_feature(expr) and type_of(expr) is Type.BOOL else self.as_predicate(node, bindings, where)
-        )
+        if varies_by_feature(expr) and type_of(expr) is Type.BOOL:
+            return expr
+        return self._checked_predicate(expr, node, bindings, where)
 
     def as_number(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
         """A number of a pair, a row or a token."""
@@ -121,7 +125,10 @@ class Scope(ABC):
 
     def as_value(self, node: tree.Tree, bindings: Bindings, where: FieldName) -> Expr:
         """A number or a vector."""
-        expr = self.expr(node, bindings, where)
+        return self.checked_value(self.expr(node, bindings, where), node, where)
+
+    def checked_value(self, expr: Expr, node: tree.Tree, where: FieldName) -> Expr:
+        """What stands at `node`, which has to be a number or a vector."""
         if type_of(expr) is Type.BOOL:
             found, text = "this is a predicate", "expected a number, found a predicate"
             helps = ["write `[…]` around a predicate to get 1 where it holds and 0 elsewhere"]
@@ -199,6 +206,10 @@ class Scope(ABC):
     def within(self, name: str, call: Span) -> Iterator[None]:
         """While a word that was called at `call` is expanded: findings inside it show the call too."""
         self.used.add(name)
+        self._expanded = self._expanded + 1 if self._open else 1
+        if self._expanded > MOST_WORDS:
+            note = f"words are replaced by their bodies, here more than {MOST_WORDS} times"
+            self.fail("E213", "the expression grows too large", call, notes=(note,))
         self._open.append(name)
         self._calls.append(call)
         try:

@@ -1967,20 +1967,19 @@ int run(int n)
 @functools.cache
 def _c_command():
     """The command that compiles, as far as files; None, with a warning, where there is none."""
-    named = os.environ.get("CC", "")
-    compiler = next(
-        filter(shutil.which, filter(None, [*named.split()[:1], "cc", "gcc", "clang"])), None
-    )
+    asked = [os.environ.get("CC", "").split(), ["cc"], ["gcc"], ["clang"]]
+    compiler = next((each for each in asked if each and shutil.which(each[0])), None)
     if compiler is not None:
-        more = (*named.split()[1:], *os.environ.get("ATTNCC_CFLAGS", "").split())
+        more = os.environ.get("ATTNCC_CFLAGS", "").split()
         for processor, threads in itertools.product(_C_PROCESSORS, _C_THREADS):
-            command = (compiler, *_C_FLAGS, *processor, *threads, *more)
-            try:
-                _c_compiled(_C_PROBE, command)
-            except RuntimeError:
-                continue
-            return command
-    found = "no C compiler is found" if compiler is None else f"{compiler} compiles nothing"
+            command = (*compiler, *_C_FLAGS, *processor, *threads, *more)
+            # It may say no, make nothing, or what cannot be loaded here.
+            with contextlib.suppress(OSError, RuntimeError):
+                _c_loaded(_C_PROBE, command)
+                return command
+    found = (
+        f"{' '.join(compiler)} makes nothing that runs" if compiler else "no C compiler is found"
+    )
     warnings.warn(f"{found}: attention runs in torch on the CPU, which is slower", stacklevel=2)
     return None
 
@@ -1989,7 +1988,7 @@ def _c_command():
 def _c_identity(compiler):
     """What compiled code depends on beside its source: the compiler and the processor."""
     version = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, check=False
+        [*compiler, "--version"], capture_output=True, text=True, check=False
     ).stdout
     processor = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
@@ -2018,7 +2017,7 @@ def _c_compiled(source, command):
     Raises:
         RuntimeError: with what the compiler says.
     """
-    known = "\n".join([source, *command, _c_identity(command[0])])
+    known = "\n".join([source, *command, _c_identity(command[: command.index(_C_FLAGS[0])])])
     path = _c_folder() / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
     if path.exists():
         return path
@@ -2034,12 +2033,22 @@ def _c_compiled(source, command):
     return path
 
 
+def _c_loaded(source, command):
+    """A library, loaded; one that the cache holds in part is made anew."""
+    path = _c_compiled(source, command)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:
+        path.unlink(missing_ok=True)
+        return ctypes.CDLL(str(_c_compiled(source, command)))
+
+
 def _c_library(source):
     """A kernel's library, loaded."""
     command = _c_command()
     if command is None:
         raise RuntimeError("kernels in C need a compiler: gcc or clang, or what CC names")
-    return ctypes.CDLL(str(_c_compiled(source, command)))
+    return _c_loaded(source, command)
 
 
 def _c_serves(q):

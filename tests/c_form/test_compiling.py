@@ -78,6 +78,21 @@ def test_without_a_compiler_torch_serves(window: Built, tmp_path: Path) -> None:
     assert error.count("no C compiler is found: attention runs in torch on the CPU, which is slower") == 1
 
 
+def test_a_compiler_that_makes_nothing_is_none(window: Built, tmp_path: Path) -> None:
+    out, error = _run(window, tmp_path, CC="/bin/true").communicate()
+    assert out == "equal\n", error
+    assert error.count("/bin/true makes nothing that runs: attention runs in torch on the CPU, which is slower") == 1
+
+
+def test_what_the_cache_holds_in_part_is_made_anew(window: Built, tmp_path: Path) -> None:
+    """Also where `CC` is several words."""
+    for _ in range(2):
+        out, error = _run(window, tmp_path, CC="env gcc").communicate()
+        assert (out, error) == ("equal\n", "")
+        for library in (tmp_path / "attncc" / "c").iterdir():
+            library.write_bytes(library.read_bytes()[:100])
+
+
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     """Addresses and undefined behaviour, in the shapes of CALL."""
     gcc = shutil.which("gcc")

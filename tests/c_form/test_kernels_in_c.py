@@ -125,6 +125,12 @@ COMBINED = {
           input blocks[B, H, n, 2]: int
           pattern = causal & j // 64 in blocks
         }""",
+    "distances alone, of which rows have no gradient": """
+        attention f {
+          param t[H, 40]
+          pattern = window(20)
+          score = t[h, i - j]
+        }""",
 }
 
 

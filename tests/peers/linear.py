@@ -136,6 +136,12 @@ LINEAR: tuple[Peer, ...] = (
     Peer("cosformer_causal", from_file("cosformer_causal", longest=40), _projected(3), finish=_output),
     Peer("retention", from_file("retention"), by_heads(*QKV)),
     Peer("simple_gla", from_file("gated_linear"), by_length(*QKV, "g"), finish=to_length),
+    Peer(  # its weights are no product, but it has the gates of those that are
+        "forgetting_attention",
+        from_text("input g[B, H, m]\nlet G = cumsum(g)\npattern = causal\nscore = scale * dot(q, k) + G[i] - G[j]"),
+        by_length(*QKV, "g"),
+        finish=to_length,
+    ),
     Peer("gla", from_file("gated_linear_vector"), by_length(*QKV, "gk"), finish=to_length),
     Peer("aft_simple", from_file("aft_simple"), by_length(*QKV), finish=to_length),
     Peer("efficient_official", from_file("efficient"), _of_pixels, finish=_to_pixels),

@@ -89,6 +89,8 @@ class FunctionTranslator(TileStatements, StoreStatements):
                 self._if(statement)
             case ast.For():
                 self._for(statement)
+            case ast.Expr(value=ast.Call() as call) if function_of(call) in self.called:
+                self._call(call)  # a tile that adds to memory alone
             case ast.Expr(value=ast.Call() as call):
                 call.args = [self.without_inner(function_of(call).strip("_"), each) for each in call.args]
                 self.effect(call)
