@@ -26,6 +26,7 @@ import functools
 import hashlib
 import itertools
 import math
+import mmap
 import os
 import pathlib
 import platform
@@ -2675,6 +2676,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -2684,10 +2701,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -2708,6 +2726,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -3349,6 +3370,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "out_ptr",
         r"""
 INLINE void forward_tile(real (*restrict out)[BLOCK_E], share_of_key_type *share_of_key_ptr,
         int64_t share_of_key_stride, int column, int low, int high, int E, const int MASKED)
@@ -3476,6 +3498,7 @@ void run(const Grid programs, const int threads, share_of_key_type *share_of_key
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_share_of_key_ptr",
         r"""
 INLINE void backward_columns_tile(real (*restrict d_share_of_key)[BLOCK_E], d_out_type *d_out_ptr,
         int64_t d_out_stride, int row, int n, int E, const int MASKED)
@@ -3597,6 +3620,7 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr,
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of keys that all of its rows see, for a tile of rows.
 static void runs_by_row_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -3641,6 +3665,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of rows the sum over the keys that all of them see.
 static void sums_by_row_kernel(const Grid program, const Grid programs,
@@ -3758,6 +3783,7 @@ void run(const Grid programs, const int threads, share_of_key_type *share_of_key
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "out_state_ptr",
         r"""
 // Add what the keys that all rows of the tile see give to their sums.
 static void rows_by_sums_kernel(const Grid program, const Grid programs, sums_type *sums_ptr,
@@ -3850,6 +3876,7 @@ void run(const Grid programs, const int threads, sums_type *sums_ptr, out_state_
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of rows that see all of its keys, for a tile of keys.
 static void runs_by_key_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -3895,6 +3922,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of keys the sum over the rows that see all of them.
 static void sums_by_key_kernel(const Grid program, const Grid programs, d_out_type *d_out_ptr,
@@ -4015,6 +4043,7 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, sums_typ
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_share_of_key_ptr",
         r"""
 // Add what the rows that see all keys of the tile give to the gradients of values.
 static void keys_by_sums_kernel(const Grid program, const Grid programs, sums_type *sums_ptr,

@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import mmap
 import os
 import pathlib
 import platform
@@ -1697,6 +1698,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -1706,10 +1723,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -1730,6 +1748,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -2371,6 +2392,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restrict total)[BLOCK_E],
         const Rows q, const real (*restrict q_turned)[BLOCK_M], k_type *k_ptr, v_type *v_ptr,
@@ -2596,6 +2618,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict dk_total)[BLOCK_D],
         const Rows k, const real (*restrict k_turned)[BLOCK_N], const Rows v,
@@ -2808,6 +2831,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -2994,6 +3018,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict dk_total)[BLOCK_D],
         const Rows k, const real (*restrict k_turned)[BLOCK_N], const Rows v,

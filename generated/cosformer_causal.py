@@ -23,6 +23,7 @@ import functools
 import hashlib
 import itertools
 import math
+import mmap
 import os
 import pathlib
 import platform
@@ -1337,14 +1338,16 @@ def _grid(length, block, heads, batch):
     return lambda meta: (_cdiv(length, meta[block]), heads, batch)
 
 
-def _launch(kernel, name, grid, q_of_row, k_of_key, v, *arguments, by_states=False, raw=False):
+def _launch(
+    kernel, name, grid, q_of_row, k_of_key, v, *arguments, by_states=False, raw=False, edge=64
+):
     """Run a kernel, specialised by the widths of q_of_row and v."""
     d, e = q_of_row.shape[-1], v.shape[-1]
     block_d, block_e = _block(d), _block(e)
     widest = max(64, block_d, block_e)
     if _in_c(q_of_row):
         run = functools.partial(
-            _for(kernel, q_of_row)[grid], tile=_c_tile(widest, 64, q_of_row.shape[2])
+            _for(kernel, q_of_row)[grid], tile=_c_tile(widest, edge, q_of_row.shape[2])
         )
     else:
         run = _tuned(kernel, name, q_of_row.element_size(), widest, by_states)[grid]
@@ -1529,7 +1532,7 @@ def _launch_forward(
             starts, lengths,
             q_of_row.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
             n, m, k_start,
-            by_states=by_states, raw=raw,
+            by_states=by_states, edge=16, raw=raw,
         )  # fmt: skip
         return (out, inverse, slope, lse, residual)
     if by_states:
@@ -3873,6 +3876,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -3882,10 +3901,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -3906,6 +3926,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -4548,6 +4571,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "out_ptr inverse_ptr slope_ptr lse_ptr residual_ptr",
         r"""
 INLINE void forward_tile(real *restrict rows, real (*restrict total)[BLOCK_E], const Rows q_of_row,
         const real (*restrict q_of_row_turned)[BLOCK_M], k_of_key_type *k_of_key_ptr, v_type *v_ptr,
@@ -4773,6 +4797,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_k_of_key_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict d_k_of_key)[BLOCK_D], const Rows k_of_key,
@@ -5004,6 +5029,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_q_of_row_ptr",
         r"""
 INLINE void backward_rows_tile(real (*restrict d_q_of_row)[BLOCK_D], const Rows d_out,
         const real (*restrict d_out_turned)[BLOCK_M], inverse_value *restrict inverse,
@@ -5176,6 +5202,7 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_of_key
         ),
         "n m k_start GROUP D E RAW",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        ("state_ptr plain_ptr summed_ptr out_ptr inverse_ptr slope_ptr lse_ptr residual_ptr"),
         r"""
 INLINE void forward_in_order_tile(real *restrict rows, real (*restrict total)[BLOCK_E],
         real (*restrict q_of_row)[BLOCK_D], const real (*restrict q_of_row_turned)[BLOCK_M],
@@ -5324,27 +5351,27 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
     int64_t spot = (int64_t)batch * heads + head;
     summed_value summed = number_of((summed_ptr + spot)[0]);
+    state_ptr = state_ptr + spot * (2 * BLOCK_D * BLOCK_E);
+    plain_ptr = plain_ptr + spot * (2 * BLOCK_D);
     // the run has lost keys, and nothing is ever subtracted
     if (f1 < summed) {
         for (int x = 0; x < BLOCK_D; x++) {
             #pragma omp simd
             for (int y = 0; y < BLOCK_E; y++)
-                put(state_type, (state_ptr + (spot * 2 + 0) * (BLOCK_D * BLOCK_E))[x * BLOCK_E + y],
-                        0);
+                put(state_type, state_ptr[x * BLOCK_E + y], 0);
         }
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
-            put(plain_type, (plain_ptr + (spot * 2 + 0) * BLOCK_D)[x], 0);
+            put(plain_type, plain_ptr[x], 0);
         for (int x = 0; x < BLOCK_D; x++) {
             #pragma omp simd
             for (int y = 0; y < BLOCK_E; y++)
-                put(state_type, (state_ptr + (spot * 2 + 1) * (BLOCK_D * BLOCK_E))[x * BLOCK_E + y],
-                        0);
+                put(state_type, (state_ptr + 1 * (BLOCK_D * BLOCK_E))[x * BLOCK_E + y], 0);
         }
         summed = 0;
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
-            put(plain_type, (plain_ptr + (spot * 2 + 1) * BLOCK_D)[x], 0);
+            put(plain_type, (plain_ptr + 1 * BLOCK_D)[x], 0);
     }
     for (int tile = larger(summed, f0); tile < f1; tile++) {
         copy_rows(k_of_key_type, &k_of_key[0][0], k_of_key_ptr + tile * k_of_key_step,
@@ -5369,7 +5396,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
                 k_of_key_features[c][x] = k_of_key[c][x] * sin_of(-R(0.0003834951969714103) * j[c]);
         }
         multiply(BLOCK_D, BLOCK_N, BLOCK_E, &k_of_key_features[0][0], 1, BLOCK_D, v.at, v.step,
-                state_ptr + (spot * 2 + 0) * (BLOCK_D * BLOCK_E), BLOCK_E, 1);
+                state_ptr, BLOCK_E, 1);
         for (int x = 0; x < BLOCK_D; x++)
             numbers[x] = R(0.0);
         for (int c = 0; c < BLOCK_N; c++) {
@@ -5379,15 +5406,14 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
         }
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
-            put(plain_type, (plain_ptr + (spot * 2 + 0) * BLOCK_D)[x], number_of((plain_ptr + (spot
-                    * 2 + 0) * BLOCK_D)[x]) + numbers[x]);
+            put(plain_type, plain_ptr[x], number_of(plain_ptr[x]) + numbers[x]);
         for (int c = 0; c < BLOCK_N; c++) {
             #pragma omp simd
             for (int x = 0; x < BLOCK_D; x++)
                 k_of_key_features[c][x] = k_of_key[c][x] * cos_of(-R(0.0003834951969714103) * j[c]);
         }
         multiply(BLOCK_D, BLOCK_N, BLOCK_E, &k_of_key_features[0][0], 1, BLOCK_D, v.at, v.step,
-                state_ptr + (spot * 2 + 1) * (BLOCK_D * BLOCK_E), BLOCK_E, 1);
+                state_ptr + 1 * (BLOCK_D * BLOCK_E), BLOCK_E, 1);
         for (int x = 0; x < BLOCK_D; x++)
             numbers[x] = R(0.0);
         for (int c = 0; c < BLOCK_N; c++) {
@@ -5397,10 +5423,10 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
         }
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
-            put(plain_type, (plain_ptr + (spot * 2 + 1) * BLOCK_D)[x], number_of((plain_ptr + (spot
-                    * 2 + 1) * BLOCK_D)[x]) + numbers[x]);
+            put(plain_type, (plain_ptr + 1 * BLOCK_D)[x], number_of((plain_ptr + 1 * BLOCK_D)[x])
+                    + numbers[x]);
     }
-    put(summed_type, (summed_ptr + spot)[0], f1);
+    summed = f1;
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         rows[r] = 0;
@@ -5417,7 +5443,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     }
     #pragma omp simd
     for (int x = 0; x < BLOCK_D; x++)
-        plain[x] = number_of((plain_ptr + (spot * 2 + 0) * BLOCK_D)[x]);
+        plain[x] = number_of(plain_ptr[x]);
     for (int r = 0; r < BLOCK_M; r++) {
         real rows_sum_here = R(0.0);
         #pragma omp simd reduction(+:rows_sum_here)
@@ -5425,8 +5451,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
             rows_sum_here += q_of_row_features[r][x] * plain[x];
         rows_sum[r] = rows_sum_here;
     }
-    copy_rows(state_type, &state[0][0], state_ptr + (spot * 2 + 0) * (BLOCK_D * BLOCK_E), BLOCK_E,
-            NULL, BLOCK_D, BLOCK_E, BLOCK_E);
+    copy_rows(state_type, &state[0][0], state_ptr, BLOCK_E, NULL, BLOCK_D, BLOCK_E, BLOCK_E);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         rows[r] = rows[r] + rows_sum[r];
@@ -5439,7 +5464,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     }
     #pragma omp simd
     for (int x = 0; x < BLOCK_D; x++)
-        plain[x] = number_of((plain_ptr + (spot * 2 + 1) * BLOCK_D)[x]);
+        plain[x] = number_of((plain_ptr + 1 * BLOCK_D)[x]);
     for (int r = 0; r < BLOCK_M; r++) {
         real rows_sum_2_here = R(0.0);
         #pragma omp simd reduction(+:rows_sum_2_here)
@@ -5447,8 +5472,8 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
             rows_sum_2_here += q_of_row_features[r][x] * plain[x];
         rows_sum_2[r] = rows_sum_2_here;
     }
-    copy_rows(state_type, &state[0][0], state_ptr + (spot * 2 + 1) * (BLOCK_D * BLOCK_E), BLOCK_E,
-            NULL, BLOCK_D, BLOCK_E, BLOCK_E);
+    copy_rows(state_type, &state[0][0], state_ptr + 1 * (BLOCK_D * BLOCK_E), BLOCK_E, NULL, BLOCK_D,
+            BLOCK_E, BLOCK_E);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         rows[r] = rows[r] + rows_sum_2[r];
@@ -5461,6 +5486,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
                 * k_of_key_step, v_ptr + tile_ * v_step, k_of_key_strides[2], v_strides[2], i, tile_
                 * BLOCK_N, k_start, low, high, D, E, RAW, 1);
     }
+    put(summed_type, (summed_ptr + spot)[0], summed);
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++)
         norm[r] = larger(rows[r], R(1e-06));
@@ -5529,6 +5555,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of keys that all of its rows see, for a tile of rows.
 static void runs_by_row_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -5576,6 +5603,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "TERM BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr plain_ptr",
         r"""
 // For every tile of rows the sum over the keys that all of them see.
 static void sums_by_row_kernel(const Grid program, const Grid programs, k_of_key_type *k_of_key_ptr,
@@ -5763,6 +5791,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "TERM BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "rows_state_ptr total_state_ptr",
         r"""
 // Add what the keys that all rows of the tile see give to their sums.
 static void rows_by_sums_kernel(const Grid program, const Grid programs,
@@ -5947,6 +5976,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, su
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "TERM BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_q_of_row_ptr",
         r"""
 // Add what the sums of the tile's keys give to the gradients of its rows.
 static void row_gradients_by_sums_kernel(const Grid program, const Grid programs,
@@ -6174,6 +6204,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of rows that see all of its keys, for a tile of keys.
 static void runs_by_key_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -6223,6 +6254,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "TERM BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr plain_ptr",
         r"""
 // For every tile of keys the sum over the rows that see all of them.
 static void sums_by_key_kernel(const Grid program, const Grid programs, q_of_row_type *q_of_row_ptr,
@@ -6441,6 +6473,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "TERM BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "dv_ptr",
         r"""
 // Add what the rows that see all keys of the tile give to the gradients of values.
 static void keys_by_sums_kernel(const Grid program, const Grid programs,
@@ -6588,6 +6621,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, su
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "TERM BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_k_of_key_ptr",
         r"""
 // Add what the sums of the tile's rows give to the gradients of its keys.
 static void key_gradients_by_sums_kernel(const Grid program, const Grid programs,

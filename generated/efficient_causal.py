@@ -30,6 +30,7 @@ import functools
 import hashlib
 import itertools
 import math
+import mmap
 import os
 import pathlib
 import platform
@@ -3655,14 +3656,14 @@ def _mean_tuned(kernel, name, element_size, width, by_states):
     )
 
 
-def _mean_launch(kernel, name, grid, q_of_row, k_of_key, v, *arguments, by_states=False):
+def _mean_launch(kernel, name, grid, q_of_row, k_of_key, v, *arguments, by_states=False, edge=64):
     """Run a kernel, specialised by the widths of q_of_row and v."""
     d, e = q_of_row.shape[-1], v.shape[-1]
     block_d, block_e = _block(d), _block(e)
     widest = max(64, block_d, block_e)
     if _in_c(q_of_row):
         run = functools.partial(
-            _for(kernel, q_of_row)[grid], tile=_c_tile(widest, 64, q_of_row.shape[2])
+            _for(kernel, q_of_row)[grid], tile=_c_tile(widest, edge, q_of_row.shape[2])
         )
     else:
         run = _mean_tuned(kernel, name, q_of_row.element_size(), widest, by_states)[grid]
@@ -3770,7 +3771,7 @@ def _mean_launch_forward(
             starts, lengths,
             q_of_row.stride()[:3], k_of_key.stride()[:3], v.stride()[:3],
             n, m, k_start,
-            by_states=by_states,
+            by_states=by_states, edge=16,
         )  # fmt: skip
         return (out,)
     if by_states:
@@ -5055,6 +5056,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -5064,10 +5081,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -5088,6 +5106,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -5726,6 +5747,7 @@ _C_KERNELS = {
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of keys that all of its rows see, for a tile of rows.
 static void runs_by_row_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -5770,6 +5792,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of rows that see all of its keys, for a tile of keys.
 static void runs_by_key_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -5818,6 +5841,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "out_ptr",
         r"""
 INLINE void sums_forward_tile(real (*restrict out)[BLOCK_E], k_of_key_type *k_of_key_ptr,
         int64_t k_of_key_stride, int *restrict i, int column, int k_start, int low, int high, int E,
@@ -5952,6 +5976,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, ou
         ("d_out_ptr d_k_of_key_ptr q_start_ptr kv_lengths_ptr d_out_strides n m k_start GROUP D E"),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_k_of_key_ptr",
         r"""
 INLINE void sums_backward_columns_tile(real (*restrict d_k_of_key)[BLOCK_E], d_out_type *d_out_ptr,
         int64_t d_out_stride, int *restrict j, int row, int q_start, int n, int E, const int MASKED)
@@ -6085,6 +6110,7 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr,
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of rows the sum over the keys that all of them see.
 static void sums_sums_by_row_kernel(const Grid program, const Grid programs,
@@ -6202,6 +6228,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, su
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "out_state_ptr",
         r"""
 // Add what the keys that all rows of the tile see give to their sums.
 static void sums_rows_by_sums_kernel(const Grid program, const Grid programs, sums_type *sums_ptr,
@@ -6297,6 +6324,7 @@ void run(const Grid programs, const int threads, sums_type *sums_ptr, out_state_
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of keys the sum over the rows that see all of them.
 static void sums_sums_by_key_kernel(const Grid program, const Grid programs, d_out_type *d_out_ptr,
@@ -6417,6 +6445,7 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, sums_typ
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_k_of_key_ptr",
         r"""
 // Add what the rows that see all keys of the tile give to the gradients of values.
 static void sums_keys_by_sums_kernel(const Grid program, const Grid programs, sums_type *sums_ptr,
@@ -6515,6 +6544,7 @@ void run(const Grid programs, const int threads, sums_type *sums_ptr,
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "out_ptr",
         r"""
 INLINE void mean_forward_tile(real (*restrict out)[BLOCK_E], const Rows q_of_row,
         const real (*restrict q_of_row_turned)[BLOCK_M], k_of_key_type *k_of_key_ptr, v_type *v_ptr,
@@ -6677,6 +6707,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_k_of_key_ptr dv_ptr",
         r"""
 INLINE void mean_backward_columns_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict d_k_of_key)[BLOCK_D], const Rows k_of_key,
@@ -6871,6 +6902,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_q_of_row_ptr",
         r"""
 INLINE void backward_rows_tile(real (*restrict d_q_of_row)[BLOCK_D], const Rows d_out,
         const real (*restrict d_out_turned)[BLOCK_M], k_of_key_type *k_of_key_ptr, v_type *v_ptr,
@@ -7028,11 +7060,13 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_of_key
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "plain_ptr state_ptr summed_ptr out_ptr",
         r"""
 INLINE void forward_in_order_tile(real (*restrict out)[BLOCK_E], const Rows q_of_row,
         const real (*restrict q_of_row_turned)[BLOCK_M], k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        int64_t k_of_key_stride, int64_t v_stride, int *restrict i, int column, int k_start,
-        int low, int high, int D, int E, const int MASKED)
+        state_type *state_ptr, plain_type *plain_ptr, int64_t k_of_key_stride, int64_t v_stride,
+        int *restrict i, int column, int k_start, int low, int high, int adds, int D, int E,
+        const int MASKED)
 {
     int visible[BLOCK_N];
     int j[BLOCK_N];
@@ -7041,6 +7075,7 @@ INLINE void forward_in_order_tile(real (*restrict out)[BLOCK_E], const Rows q_of
     real dot_q_of_rowk_of_key[BLOCK_N][BLOCK_M];
     Rows v;
     real v_room[BLOCK_N][BLOCK_E];
+    real numbers[BLOCK_D];
     #pragma omp simd
     for (int c = 0; c < BLOCK_N; c++) {
         const int column_lanes = column + c;
@@ -7074,6 +7109,20 @@ INLINE void forward_in_order_tile(real (*restrict out)[BLOCK_E], const Rows q_of
     }
     multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &dot_q_of_rowk_of_key[0][0], 1,
             BLOCK_M, v.at, v.step, &out[0][0], BLOCK_E);
+    if (adds) {
+        multiply(BLOCK_D, BLOCK_N, BLOCK_E, k_of_key.at, 1, k_of_key.step, v.at, v.step, state_ptr,
+                BLOCK_E, 1);
+        for (int x = 0; x < BLOCK_D; x++)
+            numbers[x] = R(0.0);
+        for (int c = 0; c < BLOCK_N; c++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_D; x++)
+                numbers[x] += k_of_key.at[c * k_of_key.step + x];
+        }
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            put(plain_type, plain_ptr[x], number_of(plain_ptr[x]) + numbers[x]);
+    }
 }
 
 static void forward_in_order_kernel(const Grid program, const Grid programs,
@@ -7140,25 +7189,27 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
     int64_t spot = (int64_t)batch * heads + head;
     summed_value summed = number_of((summed_ptr + spot)[0]);
+    state_ptr = state_ptr + spot * (BLOCK_D * BLOCK_E);
+    plain_ptr = plain_ptr + spot * BLOCK_D;
     // the run has lost keys, and nothing is ever subtracted
     if (f1 < summed) {
         for (int x = 0; x < BLOCK_D; x++) {
             #pragma omp simd
             for (int y = 0; y < BLOCK_E; y++)
-                put(state_type, (state_ptr + spot * (BLOCK_D * BLOCK_E))[x * BLOCK_E + y], 0);
+                put(state_type, state_ptr[x * BLOCK_E + y], 0);
         }
         summed = 0;
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
-            put(plain_type, (plain_ptr + spot * BLOCK_D)[x], 0);
+            put(plain_type, plain_ptr[x], 0);
     }
     for (int tile = larger(summed, f0); tile < f1; tile++) {
         k_of_key = load_rows(k_of_key_type, &k_of_key_room[0][0], k_of_key_ptr + tile
                 * k_of_key_step, k_of_key_strides[2], NULL, BLOCK_N, D, BLOCK_D);
         v = load_rows(v_type, &v_room[0][0], v_ptr + tile * v_step, v_strides[2], NULL, BLOCK_N, E,
                 BLOCK_E);
-        multiply(BLOCK_D, BLOCK_N, BLOCK_E, k_of_key.at, 1, k_of_key.step, v.at, v.step, state_ptr
-                + spot * (BLOCK_D * BLOCK_E), BLOCK_E, 1);
+        multiply(BLOCK_D, BLOCK_N, BLOCK_E, k_of_key.at, 1, k_of_key.step, v.at, v.step, state_ptr,
+                BLOCK_E, 1);
         for (int x = 0; x < BLOCK_D; x++)
             numbers[x] = R(0.0);
         for (int c = 0; c < BLOCK_N; c++) {
@@ -7168,12 +7219,11 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
         }
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
-            put(plain_type, (plain_ptr + spot * BLOCK_D)[x], number_of((plain_ptr + spot
-                    * BLOCK_D)[x]) + numbers[x]);
+            put(plain_type, plain_ptr[x], number_of(plain_ptr[x]) + numbers[x]);
     }
-    put(summed_type, (summed_ptr + spot)[0], f1);
-    state = load_rows(state_type, &state_room[0][0], state_ptr + spot * (BLOCK_D * BLOCK_E),
-            BLOCK_E, NULL, BLOCK_D, BLOCK_E, BLOCK_E);
+    summed = f1;
+    state = load_rows(state_type, &state_room[0][0], state_ptr, BLOCK_E, NULL, BLOCK_D, BLOCK_E,
+            BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
         #pragma omp simd
         for (int x = 0; x < BLOCK_E; x++)
@@ -7181,13 +7231,28 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     }
     multiply(BLOCK_M, BLOCK_D, BLOCK_E, q_of_row.at, q_of_row.step, 1, state.at, state.step,
             &out[0][0], BLOCK_E, 1);
+    // The next tile of rows: keys that all of it sees are summed while they are here.
+    int next_first = first + BLOCK_M;
+    int next_last = next_first + smaller(BLOCK_M, n - row - BLOCK_M) - 1;
+    int next_low = 0;
+    int next_high = smaller(next_last + 1 - k_start, keys);
+    int next_t0 = next_low / BLOCK_N;
+    int next_t1 = larger(ceil_div(larger(next_high, 0), BLOCK_N), next_t0);
+    int next_full_low = 0;
+    int next_full_high = smaller(next_first + 1 - k_start, keys);
+    int next_f0 = smaller(larger(ceil_div(next_full_low, BLOCK_N), next_t0), next_t1);
+    int next_f1 = smaller(larger(larger(next_full_high, 0) / BLOCK_N, next_f0), next_t1);
     for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
         tile_ = t0 + step;
         tile_ = tile_ < f0 ? tile_ : tile_ + (f1 - f0);
+        int adds = (tile_ == summed) & (tile_ < next_f1);
+        adds = adds & ((low <= tile_ * BLOCK_N) & ((tile_ + 1) * BLOCK_N <= high));
         forward_in_order_tile(out, q_of_row, q_of_row_turned, k_of_key_ptr + tile_ * k_of_key_step,
-                v_ptr + tile_ * v_step, k_of_key_strides[2], v_strides[2], i, tile_ * BLOCK_N,
-                k_start, low, high, D, E, 1);
+                v_ptr + tile_ * v_step, state_ptr, plain_ptr, k_of_key_strides[2], v_strides[2], i,
+                tile_ * BLOCK_N, k_start, low, high, adds, D, E, 1);
+        summed = summed + adds;
     }
+    put(summed_type, (summed_ptr + spot)[0], summed);
     for (int r = 0; r < BLOCK_M; r++) {
         if (!(visible[r])) continue;
         out_type *to = out_ptr + first_vector * E + (int64_t)r * (E);
@@ -7222,6 +7287,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of rows the sum over the keys that all of them see.
 static void mean_sums_by_row_kernel(const Grid program, const Grid programs,
@@ -7331,6 +7397,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "out_state_ptr",
         r"""
 // Add what the keys that all rows of the tile see give to their sums.
 static void mean_rows_by_sums_kernel(const Grid program, const Grid programs,
@@ -7426,6 +7493,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, su
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_q_of_row_ptr",
         r"""
 // Add what the sums of the tile's keys give to the gradients of its rows.
 static void row_gradients_by_sums_kernel(const Grid program, const Grid programs,
@@ -7538,6 +7606,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, d_
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of keys the sum over the rows that see all of them.
 static void mean_sums_by_key_kernel(const Grid program, const Grid programs,
@@ -7653,6 +7722,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, d_
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "dv_ptr",
         r"""
 // Add what the rows that see all keys of the tile give to the gradients of values.
 static void mean_keys_by_sums_kernel(const Grid program, const Grid programs,
@@ -7750,6 +7820,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, su
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_k_of_key_ptr",
         r"""
 // Add what the sums of the tile's rows give to the gradients of its keys.
 static void key_gradients_by_sums_kernel(const Grid program, const Grid programs,

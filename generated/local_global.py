@@ -37,6 +37,7 @@ import functools
 import hashlib
 import itertools
 import math
+import mmap
 import os
 import pathlib
 import platform
@@ -4505,6 +4506,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -4514,10 +4531,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -4538,6 +4556,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -5179,6 +5200,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr",
         r"""
 INLINE void near_forward_tile(real (*restrict out)[BLOCK_E], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], bias_by_offset_type **restrict bias_by_offset_at,
@@ -5339,6 +5361,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void near_backward_columns_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -5553,6 +5576,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "d_bias_by_offset_ptr dq_ptr",
         r"""
 INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -5761,6 +5785,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "out_ptr",
         r"""
 INLINE void far_forward_tile(real (*restrict out)[BLOCK_E], const Rows q2,
         const real (*restrict q2_turned)[BLOCK_M], k2_type *k2_ptr, v_type *v_ptr,
@@ -5908,6 +5933,7 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, k2_type *k2_pt
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_k2_ptr dv_ptr",
         r"""
 INLINE void far_backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict d_k2)[BLOCK_D],
         const Rows k2, const real (*restrict k2_turned)[BLOCK_N], const Rows v,
@@ -6085,6 +6111,7 @@ void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr,
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_q2_ptr",
         r"""
 INLINE void far_backward_rows_tile(real (*restrict d_q2)[BLOCK_D], const Rows d_out,
         const real (*restrict d_out_turned)[BLOCK_M], k2_type *k2_ptr, v_type *v_ptr,
@@ -6225,6 +6252,7 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k2_type 
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of keys that all of its rows see, for a tile of rows.
 static void runs_by_row_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -6269,6 +6297,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of rows the sum over the keys that all of them see.
 static void sums_by_row_kernel(const Grid program, const Grid programs, k2_type *k2_ptr,
@@ -6374,6 +6403,7 @@ void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr,
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "out_state_ptr",
         r"""
 // Add what the keys that all rows of the tile see give to their sums.
 static void rows_by_sums_kernel(const Grid program, const Grid programs, q2_type *q2_ptr,
@@ -6474,6 +6504,7 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, sums_type *sum
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_q2_ptr",
         r"""
 // Add what the sums of the tile's keys give to the gradients of its rows.
 static void row_gradients_by_sums_kernel(const Grid program, const Grid programs, q2_type *q2_ptr,
@@ -6585,6 +6616,7 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, d_out_type *d_
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of rows that see all of its keys, for a tile of keys.
 static void runs_by_key_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -6630,6 +6662,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of keys the sum over the rows that see all of them.
 static void sums_by_key_kernel(const Grid program, const Grid programs, q2_type *q2_ptr,
@@ -6749,6 +6782,7 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, d_out_type *d_
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "dv_ptr",
         r"""
 // Add what the rows that see all keys of the tile give to the gradients of values.
 static void keys_by_sums_kernel(const Grid program, const Grid programs, k2_type *k2_ptr,
@@ -6843,6 +6877,7 @@ void run(const Grid programs, const int threads, k2_type *k2_ptr, sums_type *sum
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_k2_ptr",
         r"""
 // Add what the sums of the tile's rows give to the gradients of its keys.
 static void key_gradients_by_sums_kernel(const Grid program, const Grid programs, k2_type *k2_ptr,

@@ -46,6 +46,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import mmap
 import os
 import pathlib
 import platform
@@ -6175,6 +6176,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -6184,10 +6201,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -6208,6 +6226,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -6849,6 +6870,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void near_forward_tile(real *restrict peak, real *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -7076,6 +7098,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void near_backward_columns_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -7290,6 +7313,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -7478,6 +7502,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void near_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -7700,6 +7725,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void mid_forward_tile(real *restrict peak, real *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -7924,6 +7950,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void mid_backward_columns_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -8135,6 +8162,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void mid_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -8319,6 +8347,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void mid_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -8538,6 +8567,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void mid_forward_tile_1(real *restrict peak, real *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -8814,6 +8844,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start classes part GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void mid_backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -9093,6 +9124,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void mid_backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -9336,6 +9368,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start classes part GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void mid_backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -9625,6 +9658,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void far_forward_tile(real *restrict peak, real *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -9844,6 +9878,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void far_backward_columns_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -10049,6 +10084,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void far_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -10228,6 +10264,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void far_backward_at_once_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -10441,6 +10478,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void far_forward_tile_1(real *restrict peak, real *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -10688,6 +10726,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void far_backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -10934,6 +10973,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void far_backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -11148,6 +11188,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void far_backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],

@@ -19,6 +19,7 @@ import ctypes
 import functools
 import hashlib
 import itertools
+import mmap
 import os
 import pathlib
 import platform
@@ -1515,6 +1516,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -1524,10 +1541,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -1548,6 +1566,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -2189,6 +2210,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr",
         r"""
 INLINE void forward_tile(real (*restrict total)[BLOCK_E], a_of_row_value *restrict a_of_row,
         v_type *v_ptr, b_of_key_type *b_of_key_ptr, int64_t v_stride, int column, int low, int high,
@@ -2319,6 +2341,7 @@ void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr, v_
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dv_ptr d_b_of_key_ptr",
         r"""
 INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real *restrict d_b_of_key,
         const Rows v, const real (*restrict v_turned)[BLOCK_N], b_of_key_value *restrict b_of_key,
@@ -2496,6 +2519,7 @@ void run(const Grid programs, const int threads, v_type *v_ptr, b_of_key_type *b
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "d_a_of_row_ptr",
         r"""
 INLINE void backward_rows_tile(real *restrict d_a_of_row, a_of_row_value *restrict a_of_row,
         const Rows d_out, const real (*restrict d_out_turned)[BLOCK_M], v_type *v_ptr,

@@ -20,6 +20,7 @@ import functools
 import hashlib
 import itertools
 import math
+import mmap
 import os
 import pathlib
 import platform
@@ -1022,13 +1023,13 @@ def _grid(length, block, heads, batch):
     return lambda meta: (_cdiv(length, meta[block]), heads, batch)
 
 
-def _launch(kernel, name, grid, q, k, v, *arguments, by_states=False):
+def _launch(kernel, name, grid, q, k, v, *arguments, by_states=False, edge=64):
     """Run a kernel, specialised by the widths of q and v."""
     d, e = q.shape[-1], v.shape[-1]
     block_d, block_e = _block(d), _block(e)
     widest = max(64, block_d, block_e)
     if _in_c(q):
-        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest, 64, q.shape[2]))
+        run = functools.partial(_for(kernel, q)[grid], tile=_c_tile(widest, edge, q.shape[2]))
     else:
         run = _tuned(kernel, name, q.element_size(), widest, by_states)[grid]
     run(
@@ -1203,7 +1204,7 @@ def _launch_forward(q, k, v, scale, q_start, k_start, q_starts, kv_lengths, by_s
             starts, lengths,
             q.stride()[:3], k.stride()[:3], v.stride()[:3],
             n, m, k_start, norm,
-            by_states=by_states,
+            by_states=by_states, edge=16,
         )  # fmt: skip
         return (out,)
     if by_states:
@@ -2991,6 +2992,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -3000,10 +3017,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -3024,6 +3042,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -3665,6 +3686,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "out_ptr",
         r"""
 INLINE void forward_tile(real (*restrict total)[BLOCK_E], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], k_type *k_ptr, v_type *v_ptr, int64_t k_stride,
@@ -3813,6 +3835,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict dk)[BLOCK_D],
         const Rows k, const real (*restrict k_turned)[BLOCK_N], const Rows v,
@@ -3995,6 +4018,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void backward_rows_tile(real (*restrict dq)[BLOCK_D], const Rows d_out,
         const real (*restrict d_out_turned)[BLOCK_M], k_type *k_ptr, v_type *v_ptr,
@@ -4136,10 +4160,12 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_type *
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "plain_ptr state_ptr summed_ptr out_ptr",
         r"""
 INLINE void forward_in_order_tile(real (*restrict total)[BLOCK_E], const Rows q,
-        const real (*restrict q_turned)[BLOCK_M], k_type *k_ptr, v_type *v_ptr, int64_t k_stride,
-        int64_t v_stride, int column, int low, int high, int D, int E, const int MASKED)
+        const real (*restrict q_turned)[BLOCK_M], k_type *k_ptr, v_type *v_ptr,
+        state_type *state_ptr, plain_type *plain_ptr, int64_t k_stride, int64_t v_stride,
+        int column, int low, int high, int adds, int D, int E, const int MASKED)
 {
     int visible[BLOCK_N];
     Rows k;
@@ -4147,6 +4173,7 @@ INLINE void forward_in_order_tile(real (*restrict total)[BLOCK_E], const Rows q,
     real dot_qk[BLOCK_N][BLOCK_M];
     Rows v;
     real v_room[BLOCK_N][BLOCK_E];
+    real numbers[BLOCK_D];
     #pragma omp simd
     for (int c = 0; c < BLOCK_N; c++) {
         const int column_lanes = column + c;
@@ -4176,6 +4203,19 @@ INLINE void forward_in_order_tile(real (*restrict total)[BLOCK_E], const Rows q,
     }
     multiply(BLOCK_M, BLOCK_N, BLOCK_E, &dot_qk[0][0], 1, BLOCK_M, v.at, v.step, &total[0][0],
             BLOCK_E, 1);
+    if (adds) {
+        multiply(BLOCK_D, BLOCK_N, BLOCK_E, k.at, 1, k.step, v.at, v.step, state_ptr, BLOCK_E, 1);
+        for (int x = 0; x < BLOCK_D; x++)
+            numbers[x] = R(0.0);
+        for (int c = 0; c < BLOCK_N; c++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_D; x++)
+                numbers[x] += k.at[c * k.step + x];
+        }
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            put(plain_type, plain_ptr[x], number_of(plain_ptr[x]) + numbers[x]);
+    }
 }
 
 static void forward_in_order_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -4232,25 +4272,26 @@ static void forward_in_order_kernel(const Grid program, const Grid programs, q_t
     int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
     int64_t spot = (int64_t)batch * heads + head;
     summed_value summed = number_of((summed_ptr + spot)[0]);
+    state_ptr = state_ptr + spot * (BLOCK_D * BLOCK_E);
+    plain_ptr = plain_ptr + spot * BLOCK_D;
     // the run has lost keys, and nothing is ever subtracted
     if (f1 < summed) {
         for (int x = 0; x < BLOCK_D; x++) {
             #pragma omp simd
             for (int y = 0; y < BLOCK_E; y++)
-                put(state_type, (state_ptr + spot * (BLOCK_D * BLOCK_E))[x * BLOCK_E + y], 0);
+                put(state_type, state_ptr[x * BLOCK_E + y], 0);
         }
         summed = 0;
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
-            put(plain_type, (plain_ptr + spot * BLOCK_D)[x], 0);
+            put(plain_type, plain_ptr[x], 0);
     }
     for (int tile = larger(summed, f0); tile < f1; tile++) {
         k = load_rows(k_type, &k_room[0][0], k_ptr + tile * k_step, k_strides[2], NULL, BLOCK_N, D,
                 BLOCK_D);
         v = load_rows(v_type, &v_room[0][0], v_ptr + tile * v_step, v_strides[2], NULL, BLOCK_N, E,
                 BLOCK_E);
-        multiply(BLOCK_D, BLOCK_N, BLOCK_E, k.at, 1, k.step, v.at, v.step, state_ptr + spot
-                * (BLOCK_D * BLOCK_E), BLOCK_E, 1);
+        multiply(BLOCK_D, BLOCK_N, BLOCK_E, k.at, 1, k.step, v.at, v.step, state_ptr, BLOCK_E, 1);
         for (int x = 0; x < BLOCK_D; x++)
             numbers[x] = R(0.0);
         for (int c = 0; c < BLOCK_N; c++) {
@@ -4260,12 +4301,11 @@ static void forward_in_order_kernel(const Grid program, const Grid programs, q_t
         }
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
-            put(plain_type, (plain_ptr + spot * BLOCK_D)[x], number_of((plain_ptr + spot
-                    * BLOCK_D)[x]) + numbers[x]);
+            put(plain_type, plain_ptr[x], number_of(plain_ptr[x]) + numbers[x]);
     }
-    put(summed_type, (summed_ptr + spot)[0], f1);
-    state = load_rows(state_type, &state_room[0][0], state_ptr + spot * (BLOCK_D * BLOCK_E),
-            BLOCK_E, NULL, BLOCK_D, BLOCK_E, BLOCK_E);
+    summed = f1;
+    state = load_rows(state_type, &state_room[0][0], state_ptr, BLOCK_E, NULL, BLOCK_D, BLOCK_E,
+            BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
         #pragma omp simd
         for (int x = 0; x < BLOCK_E; x++)
@@ -4273,12 +4313,26 @@ static void forward_in_order_kernel(const Grid program, const Grid programs, q_t
     }
     multiply(BLOCK_M, BLOCK_D, BLOCK_E, q.at, q.step, 1, state.at, state.step, &total[0][0],
             BLOCK_E, 1);
+    // The next tile of rows: keys that all of it sees are summed while they are here.
+    int next_low = 0;
+    int next_high = keys;
+    int next_t0 = next_low / BLOCK_N;
+    int next_t1 = larger(ceil_div(larger(next_high, 0), BLOCK_N), next_t0);
+    int next_full_low = 0;
+    int next_full_high = keys;
+    int next_f0 = smaller(larger(ceil_div(next_full_low, BLOCK_N), next_t0), next_t1);
+    int next_f1 = smaller(larger(larger(next_full_high, 0) / BLOCK_N, next_f0), next_t1);
     for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
         tile_ = t0 + step;
         tile_ = tile_ < f0 ? tile_ : tile_ + (f1 - f0);
+        int adds = (tile_ == summed) & (tile_ < next_f1);
+        adds = adds & ((low <= tile_ * BLOCK_N) & ((tile_ + 1) * BLOCK_N <= high));
         forward_in_order_tile(total, q, q_turned, k_ptr + tile_ * k_step, v_ptr + tile_ * v_step,
-                k_strides[2], v_strides[2], tile_ * BLOCK_N, low, high, D, E, 1);
+                state_ptr, plain_ptr, k_strides[2], v_strides[2], tile_ * BLOCK_N, low, high, adds,
+                D, E, 1);
+        summed = summed + adds;
     }
+    put(summed_type, (summed_ptr + spot)[0], summed);
     for (int r = 0; r < BLOCK_M; r++) {
         #pragma omp simd
         for (int x = 0; x < BLOCK_E; x++)
@@ -4314,6 +4368,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of keys that all of its rows see, for a tile of rows.
 static void runs_by_row_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -4358,6 +4413,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of rows the sum over the keys that all of them see.
 static void sums_by_row_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -4463,6 +4519,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, s
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "total_state_ptr",
         r"""
 // Add what the keys that all rows of the tile see give to their sums.
 static void rows_by_sums_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -4555,6 +4612,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, sums_type *sums_
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 // Add what the sums of the tile's keys give to the gradients of its rows.
 static void row_gradients_by_sums_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -4665,6 +4723,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of rows that see all of its keys, for a tile of keys.
 static void runs_by_key_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -4710,6 +4769,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of keys the sum over the rows that see all of them.
 static void sums_by_key_kernel(const Grid program, const Grid programs, q_type *q_ptr,
@@ -4829,6 +4889,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "dv_ptr",
         r"""
 // Add what the rows that see all keys of the tile give to the gradients of values.
 static void keys_by_sums_kernel(const Grid program, const Grid programs, k_type *k_ptr,
@@ -4923,6 +4984,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, sums_type *sums_
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr",
         r"""
 // Add what the sums of the tile's rows give to the gradients of its keys.
 static void key_gradients_by_sums_kernel(const Grid program, const Grid programs, k_type *k_ptr,

@@ -23,6 +23,7 @@ import functools
 import hashlib
 import itertools
 import math
+import mmap
 import os
 import pathlib
 import platform
@@ -3617,6 +3618,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -3626,10 +3643,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -3650,6 +3668,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -4292,6 +4313,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "out_ptr inverse_ptr lse_ptr residual_ptr",
         r"""
 INLINE void forward_tile(real *restrict rows, real (*restrict total)[BLOCK_E], const Rows q_of_row,
         const real (*restrict q_of_row_turned)[BLOCK_M], k_of_key_type *k_of_key_ptr, v_type *v_ptr,
@@ -4507,6 +4529,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_k_of_key_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict d_k_of_key)[BLOCK_D], const Rows k_of_key,
@@ -4728,6 +4751,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_q_of_row_ptr",
         r"""
 INLINE void backward_rows_tile(real (*restrict d_q_of_row)[BLOCK_D], const Rows d_out,
         const real (*restrict d_out_turned)[BLOCK_M], inverse_value *restrict inverse,
@@ -4891,6 +4915,7 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_of_key
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of keys that all of its rows see, for a tile of rows.
 static void runs_by_row_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -4939,6 +4964,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles others segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_kept_ptr plain_kept_ptr sums_ptr plain_ptr",
         r"""
 // For every tile of rows the sum over the keys that all of them see.
 static void sums_by_row_kernel(const Grid program, const Grid programs, k_of_key_type *k_of_key_ptr,
@@ -5151,6 +5177,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "rows_state_ptr total_state_ptr",
         r"""
 // Add what the keys that all rows of the tile see give to their sums.
 static void rows_by_sums_kernel(const Grid program, const Grid programs,
@@ -5271,6 +5298,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, su
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_q_of_row_ptr",
         r"""
 // Add what the sums of the tile's keys give to the gradients of its rows.
 static void row_gradients_by_sums_kernel(const Grid program, const Grid programs,
@@ -5401,6 +5429,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of rows that see all of its keys, for a tile of keys.
 static void runs_by_key_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -5450,6 +5479,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles others segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_kept_ptr plain_kept_ptr sums_ptr plain_ptr",
         r"""
 // For every tile of keys the sum over the rows that see all of them.
 static void sums_by_key_kernel(const Grid program, const Grid programs, q_of_row_type *q_of_row_ptr,
@@ -5685,6 +5715,7 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "dv_ptr",
         r"""
 // Add what the rows that see all keys of the tile give to the gradients of values.
 static void keys_by_sums_kernel(const Grid program, const Grid programs,
@@ -5783,6 +5814,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, su
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_k_of_key_ptr",
         r"""
 // Add what the sums of the tile's rows give to the gradients of its keys.
 static void key_gradients_by_sums_kernel(const Grid program, const Grid programs,

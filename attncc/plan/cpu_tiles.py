@@ -11,6 +11,7 @@ from attncc.plan.pieces import Pieces
 from attncc.plan.ranges import Domain
 
 SMALLEST = 32
+CARRIED = 16  # where sums go from tile to tile: only pairs within the rows' own tile are left to be computed
 _SPEEDS = {64: 1.0, 32: 0.85}  # pairs a second in tiles with so many rows and keys, against the best
 _TOKENS = 2048  # of the sample call
 _HEADS = 8

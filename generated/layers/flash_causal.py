@@ -65,6 +65,7 @@ import functools
 import hashlib
 import itertools
 import math
+import mmap
 import os
 import pathlib
 import platform
@@ -2789,13 +2790,13 @@ def _far_tuned(kernel, name, element_size, width, by_states):
     )
 
 
-def _far_launch(kernel, name, grid, q2, k2, v, *arguments, by_states=False):
+def _far_launch(kernel, name, grid, q2, k2, v, *arguments, by_states=False, edge=64):
     """Run a kernel, specialised by the widths of q2 and v."""
     d, e = q2.shape[-1], v.shape[-1]
     block_d, block_e = _block(d), _block(e)
     widest = max(64, block_d, block_e)
     if _in_c(q2):
-        run = functools.partial(_for(kernel, q2)[grid], tile=_c_tile(widest, 64, q2.shape[2]))
+        run = functools.partial(_for(kernel, q2)[grid], tile=_c_tile(widest, edge, q2.shape[2]))
     else:
         run = _far_tuned(kernel, name, q2.element_size(), widest, by_states)[grid]
     run(
@@ -2960,7 +2961,7 @@ def _far_launch_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths
             starts, lengths,
             q2.stride()[:3], k2.stride()[:3], v.stride()[:3],
             n, m, k_start,
-            by_states=by_states,
+            by_states=by_states, edge=16,
         )  # fmt: skip
         return (out,)
     if by_states:
@@ -5090,6 +5091,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -5099,10 +5116,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -5123,6 +5141,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -5764,6 +5785,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr",
         r"""
 INLINE void near_forward_tile(real (*restrict out)[BLOCK_E], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], bias_by_offset_type **restrict bias_by_offset_at,
@@ -5926,6 +5948,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void near_backward_columns_tile(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -6142,6 +6165,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "d_bias_by_offset_ptr dq_ptr",
         r"""
 INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -6351,6 +6375,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "out_ptr",
         r"""
 INLINE void far_forward_tile(real (*restrict out)[BLOCK_E], const Rows q2,
         const real (*restrict q2_turned)[BLOCK_M], k2_type *k2_ptr, v_type *v_ptr,
@@ -6509,6 +6534,7 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, k2_type *k2_pt
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_k2_ptr dv_ptr",
         r"""
 INLINE void far_backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict d_k2)[BLOCK_D],
         const Rows k2, const real (*restrict k2_turned)[BLOCK_N], const Rows v,
@@ -6703,6 +6729,7 @@ void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr,
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BY_STATES BLOCK_M BLOCK_N",
+        "d_q2_ptr",
         r"""
 INLINE void far_backward_rows_tile(real (*restrict d_q2)[BLOCK_D], const Rows d_out,
         const real (*restrict d_out_turned)[BLOCK_M], k2_type *k2_ptr, v_type *v_ptr,
@@ -6861,11 +6888,13 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k2_type 
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "plain_ptr state_ptr summed_ptr out_ptr",
         r"""
 INLINE void forward_in_order_tile(real (*restrict out)[BLOCK_E], const Rows q2,
         const real (*restrict q2_turned)[BLOCK_M], k2_type *k2_ptr, v_type *v_ptr,
-        int64_t k2_stride, int64_t v_stride, int *restrict i, int column, int k_start, int low,
-        int high, int D, int E, const int MASKED)
+        state_type *state_ptr, plain_type *plain_ptr, int64_t k2_stride, int64_t v_stride,
+        int *restrict i, int column, int k_start, int low, int high, int adds, int D, int E,
+        const int MASKED)
 {
     int visible[BLOCK_N];
     int j[BLOCK_N];
@@ -6875,6 +6904,7 @@ INLINE void forward_in_order_tile(real (*restrict out)[BLOCK_E], const Rows q2,
     real weight[BLOCK_N][BLOCK_M];
     Rows v;
     real v_room[BLOCK_N][BLOCK_E];
+    real numbers[BLOCK_D];
     #pragma omp simd
     for (int c = 0; c < BLOCK_N; c++) {
         const int column_lanes = column + c;
@@ -6909,6 +6939,19 @@ INLINE void forward_in_order_tile(real (*restrict out)[BLOCK_E], const Rows q2,
     }
     multiply_lanes(MASKED ? spans : NULL, BLOCK_M, BLOCK_N, BLOCK_E, &weight[0][0], 1, BLOCK_M,
             v.at, v.step, &out[0][0], BLOCK_E);
+    if (adds) {
+        multiply(BLOCK_D, BLOCK_N, BLOCK_E, k2.at, 1, k2.step, v.at, v.step, state_ptr, BLOCK_E, 1);
+        for (int x = 0; x < BLOCK_D; x++)
+            numbers[x] = R(0.0);
+        for (int c = 0; c < BLOCK_N; c++) {
+            #pragma omp simd
+            for (int x = 0; x < BLOCK_D; x++)
+                numbers[x] += k2.at[c * k2.step + x];
+        }
+        #pragma omp simd
+        for (int x = 0; x < BLOCK_D; x++)
+            put(plain_type, plain_ptr[x], number_of(plain_ptr[x]) + numbers[x]);
+    }
 }
 
 static void forward_in_order_kernel(const Grid program, const Grid programs, q2_type *q2_ptr,
@@ -6972,25 +7015,26 @@ static void forward_in_order_kernel(const Grid program, const Grid programs, q2_
     int f1 = smaller(larger(larger(full_high, 0) / BLOCK_N, f0), t1);
     int64_t spot = (int64_t)batch * heads + head;
     summed_value summed = number_of((summed_ptr + spot)[0]);
+    state_ptr = state_ptr + spot * (BLOCK_D * BLOCK_E);
+    plain_ptr = plain_ptr + spot * BLOCK_D;
     // the run has lost keys, and nothing is ever subtracted
     if (f1 < summed) {
         for (int x = 0; x < BLOCK_D; x++) {
             #pragma omp simd
             for (int y = 0; y < BLOCK_E; y++)
-                put(state_type, (state_ptr + spot * (BLOCK_D * BLOCK_E))[x * BLOCK_E + y], 0);
+                put(state_type, state_ptr[x * BLOCK_E + y], 0);
         }
         summed = 0;
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
-            put(plain_type, (plain_ptr + spot * BLOCK_D)[x], 0);
+            put(plain_type, plain_ptr[x], 0);
     }
     for (int tile = larger(summed, f0); tile < f1; tile++) {
         k2 = load_rows(k2_type, &k2_room[0][0], k2_ptr + tile * k2_step, k2_strides[2], NULL,
                 BLOCK_N, D, BLOCK_D);
         v = load_rows(v_type, &v_room[0][0], v_ptr + tile * v_step, v_strides[2], NULL, BLOCK_N, E,
                 BLOCK_E);
-        multiply(BLOCK_D, BLOCK_N, BLOCK_E, k2.at, 1, k2.step, v.at, v.step, state_ptr + spot
-                * (BLOCK_D * BLOCK_E), BLOCK_E, 1);
+        multiply(BLOCK_D, BLOCK_N, BLOCK_E, k2.at, 1, k2.step, v.at, v.step, state_ptr, BLOCK_E, 1);
         for (int x = 0; x < BLOCK_D; x++)
             numbers[x] = R(0.0);
         for (int c = 0; c < BLOCK_N; c++) {
@@ -7000,17 +7044,16 @@ static void forward_in_order_kernel(const Grid program, const Grid programs, q2_
         }
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
-            put(plain_type, (plain_ptr + spot * BLOCK_D)[x], number_of((plain_ptr + spot
-                    * BLOCK_D)[x]) + numbers[x]);
+            put(plain_type, plain_ptr[x], number_of(plain_ptr[x]) + numbers[x]);
     }
-    put(summed_type, (summed_ptr + spot)[0], f1);
+    summed = f1;
     for (int r = 0; r < BLOCK_M; r++) {
         #pragma omp simd
         for (int x = 0; x < BLOCK_E; x++)
             out[r][x] = 0;
     }
-    state = load_rows(state_type, &state_room[0][0], state_ptr + spot * (BLOCK_D * BLOCK_E),
-            BLOCK_E, NULL, BLOCK_D, BLOCK_E, BLOCK_E);
+    state = load_rows(state_type, &state_room[0][0], state_ptr, BLOCK_E, NULL, BLOCK_D, BLOCK_E,
+            BLOCK_E);
     for (int r = 0; r < BLOCK_M; r++) {
         #pragma omp simd
         for (int x = 0; x < BLOCK_D; x++)
@@ -7018,12 +7061,28 @@ static void forward_in_order_kernel(const Grid program, const Grid programs, q2_
     }
     multiply(BLOCK_M, BLOCK_D, BLOCK_E, &q2_features[0][0], BLOCK_D, 1, state.at, state.step,
             &out[0][0], BLOCK_E, 1);
+    // The next tile of rows: keys that all of it sees are summed while they are here.
+    int next_first = first + BLOCK_M;
+    int next_last = next_first + smaller(BLOCK_M, n - row - BLOCK_M) - 1;
+    int next_low = 0;
+    int next_high = smaller(256 * floor_div(next_last, 256) - k_start, keys);
+    int next_t0 = next_low / BLOCK_N;
+    int next_t1 = larger(ceil_div(larger(next_high, 0), BLOCK_N), next_t0);
+    int next_full_low = 0;
+    int next_full_high = smaller(256 * floor_div(next_first, 256) - k_start, keys);
+    int next_f0 = smaller(larger(ceil_div(next_full_low, BLOCK_N), next_t0), next_t1);
+    int next_f1 = smaller(larger(larger(next_full_high, 0) / BLOCK_N, next_f0), next_t1);
     for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
         tile_ = t0 + step;
         tile_ = tile_ < f0 ? tile_ : tile_ + (f1 - f0);
+        int adds = (tile_ == summed) & (tile_ < next_f1);
+        adds = adds & ((low <= tile_ * BLOCK_N) & ((tile_ + 1) * BLOCK_N <= high));
         forward_in_order_tile(out, q2, q2_turned, k2_ptr + tile_ * k2_step, v_ptr + tile_ * v_step,
-                k2_strides[2], v_strides[2], i, tile_ * BLOCK_N, k_start, low, high, D, E, 1);
+                state_ptr, plain_ptr, k2_strides[2], v_strides[2], i, tile_ * BLOCK_N, k_start, low,
+                high, adds, D, E, 1);
+        summed = summed + adds;
     }
+    put(summed_type, (summed_ptr + spot)[0], summed);
     for (int r = 0; r < BLOCK_M; r++) {
         if (!(visible[r])) continue;
         out_type *to = out_ptr + first_vector * E + (int64_t)r * (E);
@@ -7054,6 +7113,7 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, k2_type *k2_pt
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of keys that all of its rows see, for a tile of rows.
 static void runs_by_row_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -7101,6 +7161,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of rows the sum over the keys that all of them see.
 static void sums_by_row_kernel(const Grid program, const Grid programs, k2_type *k2_ptr,
@@ -7206,6 +7267,7 @@ void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr,
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "out_state_ptr",
         r"""
 // Add what the keys that all rows of the tile see give to their sums.
 static void rows_by_sums_kernel(const Grid program, const Grid programs, q2_type *q2_ptr,
@@ -7304,6 +7366,7 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, sums_type *sum
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_q2_ptr",
         r"""
 // Add what the sums of the tile's keys give to the gradients of its rows.
 static void row_gradients_by_sums_kernel(const Grid program, const Grid programs, q2_type *q2_ptr,
@@ -7415,6 +7478,7 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, d_out_type *d_
         "runs_ptr q_start_ptr kv_lengths_ptr n m k_start tiles heads",
         "n m k_start tiles heads",
         "BLOCK_M BLOCK_N",
+        "runs_ptr",
         r"""
 // The runs of tiles of rows that see all of its keys, for a tile of keys.
 static void runs_by_key_kernel(const Grid program, const Grid programs, runs_type *runs_ptr,
@@ -7463,6 +7527,7 @@ void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_ty
         ),
         "n m k_start tiles segments leads GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "sums_ptr",
         r"""
 // For every tile of keys the sum over the rows that see all of them.
 static void sums_by_key_kernel(const Grid program, const Grid programs, q2_type *q2_ptr,
@@ -7582,6 +7647,7 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, d_out_type *d_
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "dv_ptr",
         r"""
 // Add what the rows that see all keys of the tile give to the gradients of values.
 static void keys_by_sums_kernel(const Grid program, const Grid programs, k2_type *k2_ptr,
@@ -7676,6 +7742,7 @@ void run(const Grid programs, const int threads, k2_type *k2_ptr, sums_type *sum
         ),
         "n m k_start tiles segments leads GROUP D E LAST WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
+        "d_k2_ptr",
         r"""
 // Add what the sums of the tile's rows give to the gradients of its keys.
 static void key_gradients_by_sums_kernel(const Grid program, const Grid programs, k2_type *k2_ptr,

@@ -82,6 +82,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import mmap
 import os
 import pathlib
 import platform
@@ -6215,6 +6216,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -6224,10 +6241,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -6248,6 +6266,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -6890,6 +6911,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void far_forward_tile(real *restrict peak, real *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -7119,6 +7141,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_of_key_type *k
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "d_k_of_key_ptr d_v_of_key_ptr",
         r"""
 INLINE void far_backward_columns_tile(real (*restrict d_v_of_key)[BLOCK_E],
         real (*restrict d_k_of_key_total)[BLOCK_D], const Rows k_of_key,
@@ -7340,6 +7363,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr,
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void far_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -7533,6 +7557,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "d_k_of_key_ptr d_v_of_key_ptr",
         r"""
 INLINE void far_backward_at_once_tile(real (*restrict d_v_of_key)[BLOCK_E],
         real (*restrict d_k_of_key_total)[BLOCK_D], const Rows k_of_key,
@@ -7766,6 +7791,7 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr,
         ),
         "n m k_start lists blocks_of_row_size_2 GROUP D E",
         "BLOCK_D BLOCK_E LIST_M LIST_N BLOCK_M BLOCK_N",
+        "peak_state_ptr rows_state_ptr total_state_ptr",
         r"""
 INLINE void forward_tile_1(real *restrict peak, real *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -7972,6 +7998,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
         ),
         "n m k_start lists blocks_of_row_size_2 GROUP D E",
         "BLOCK_D BLOCK_E LIST_M LIST_N BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -8187,6 +8214,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start lists blocks_of_row_size_2 GROUP D E",
         "BLOCK_D BLOCK_E LIST_M LIST_N BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -8374,6 +8402,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start lists blocks_of_row_size_2 GROUP D E",
         "BLOCK_D BLOCK_E LIST_M LIST_N BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void forward_tile_2(peak_state_value *restrict peak, rows_state_value *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -8627,6 +8656,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
         ),
         "n m k_start lists blocks_of_row_size_2 GROUP D E",
         "BLOCK_D BLOCK_E LIST_M LIST_N BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile_2(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -8876,6 +8906,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start lists blocks_of_row_size_2 GROUP D E",
         "BLOCK_D BLOCK_E LIST_M LIST_N BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void backward_rows_tile_2(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -9092,6 +9123,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void near_forward_tile(real *restrict peak, real *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -9320,6 +9352,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_win_type *k_wi
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "d_k_win_ptr d_v_win_ptr",
         r"""
 INLINE void near_backward_columns_tile(real (*restrict d_v_win)[BLOCK_E],
         real (*restrict d_k_win_total)[BLOCK_D], const Rows k_win,
@@ -9541,6 +9574,7 @@ void run(const Grid programs, const int threads, k_win_type *k_win_ptr, v_win_ty
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void near_backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -9730,6 +9764,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "d_k_win_ptr d_v_win_ptr",
         r"""
 INLINE void near_backward_at_once_tile(real (*restrict d_v_win)[BLOCK_E],
         real (*restrict d_k_win_total)[BLOCK_D], const Rows k_win,

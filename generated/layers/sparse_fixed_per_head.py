@@ -36,6 +36,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import mmap
 import os
 import pathlib
 import platform
@@ -4791,6 +4792,22 @@ def _c_tile(widest, edge, n, most_rows=256):
     return min(edge, most_rows, 16 if n <= 16 else 256), edge
 
 
+@functools.cache
+def _advise():
+    """What asks the system for large pages, where it has them."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        advice, advise = mmap.MADV_HUGEPAGE, ctypes.CDLL(None).madvise
+        return lambda start, size: advise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return lambda start, size: None
+
+
+def _on_large_pages(x):
+    """Have new memory of results come in a few large pages, as many small ones take time."""
+    if x.nbytes >= 1 << 22 and x.is_contiguous():
+        start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        _advise()(start, x.data_ptr() + x.nbytes - start)
+
+
 class _Programs(ctypes.Structure):
     """A program's place in the grid, or how many there are along each axis."""
 
@@ -4800,10 +4817,11 @@ class _Programs(ctypes.Structure):
 class _CKernel:
     """A kernel in C, which runs as one of Triton does: `kernel[grid](*arguments, **constants)`."""
 
-    def __init__(self, name, arguments, whole, constants, text):
+    def __init__(self, name, arguments, whole, constants, written, text):
         self.__name__ = name
         self.arguments, self.whole = arguments.split(), frozenset(whole.split())
         self.constants, self.text = constants.split(), text
+        self.written = frozenset(written.split())
         self.arg_names = (*self.arguments, *self.constants)
         self.pass_of_pieces = name.rstrip("_0123456789"), self.arg_names
         self.compiled = {}  # by types and constants
@@ -4824,6 +4842,9 @@ class _CKernel:
         known = types, tuple(constants[name] for name in self.constants)
         if known not in self.compiled:
             self._compile(types, constants, known)
+        for name, x in zip(self.arguments, arguments, strict=True):
+            if name in self.written and x is not None:
+                _on_large_pages(x)
         self.compiled[known](
             _Programs(*programs),
             torch.get_num_threads(),
@@ -5465,6 +5486,7 @@ _C_KERNELS = {
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void forward_tile(real *restrict peak, real *restrict rows, real (*restrict total)[BLOCK_E],
         const Rows q, const real (*restrict q_turned)[BLOCK_M], k_type *k_ptr, v_type *v_ptr,
@@ -5693,6 +5715,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict dk_total)[BLOCK_D],
         const Rows k, const real (*restrict k_turned)[BLOCK_N], const Rows v,
@@ -5907,6 +5930,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void backward_rows_tile(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -6097,6 +6121,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict dk_total)[BLOCK_D],
         const Rows k, const real (*restrict k_turned)[BLOCK_N], const Rows v,
@@ -6320,6 +6345,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "peak_state_ptr rows_state_ptr total_state_ptr",
         r"""
 INLINE void forward_tile_1(real *restrict peak, real *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -6539,6 +6565,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile_1(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -6772,6 +6799,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void backward_rows_tile_1(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -6973,6 +7001,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_at_once_tile_1(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -7215,6 +7244,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void forward_tile_2(peak_state_value *restrict peak, rows_state_value *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -7458,6 +7488,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start classes part GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile_2(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -7703,6 +7734,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void backward_rows_tile_2(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -7914,6 +7946,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start classes part GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_at_once_tile_2(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -8170,6 +8203,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void forward_tile_3(peak_state_value *restrict peak, rows_state_value *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -8413,6 +8447,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start classes part GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile_3(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -8659,6 +8694,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void backward_rows_tile_3(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -8870,6 +8906,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start classes part GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_at_once_tile_3(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -9127,6 +9164,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void forward_tile_4(peak_state_value *restrict peak, rows_state_value *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -9370,6 +9408,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start classes part GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile_4(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -9616,6 +9655,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void backward_rows_tile_4(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -9827,6 +9867,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start classes part GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_at_once_tile_4(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -10084,6 +10125,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "out_ptr lse_ptr residual_ptr",
         r"""
 INLINE void forward_tile_5(peak_state_value *restrict peak, rows_state_value *restrict rows,
         real (*restrict total)[BLOCK_E], const Rows q, const real (*restrict q_turned)[BLOCK_M],
@@ -10327,6 +10369,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
         ),
         "n m k_start classes part GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_columns_tile_5(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],
@@ -10573,6 +10616,7 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
         ),
         "n m k_start classes GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dq_ptr",
         r"""
 INLINE void backward_rows_tile_5(real (*restrict dq_total)[BLOCK_D], const Rows q,
         const real (*restrict q_turned)[BLOCK_M], const Rows d_out,
@@ -10784,6 +10828,7 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
         ),
         "n m k_start classes part GROUP D E",
         "BLOCK_D BLOCK_E BLOCK_M BLOCK_N",
+        "dk_ptr dv_ptr",
         r"""
 INLINE void backward_at_once_tile_5(real (*restrict dv)[BLOCK_E],
         real (*restrict dk_total)[BLOCK_D], const Rows k, const real (*restrict k_turned)[BLOCK_N],

@@ -34,6 +34,7 @@ SPECS = {
     "additive": (HIDDEN,),  # channel by channel
     "gated_linear_vector": (HIDDEN,),  # sums with gates
     "windowed_linear": (PLAIN, WIDE),  # sums that slide
+    "linear_transformer_causal": (HIDDEN, APART),  # sums that tiles carry, in tiles that keys begin anywhere in
     "documents": (HIDDEN, WIDE),  # lists of tiles
     "nsa": (replace(PLAIN, kv_heads=1, heads=2),),  # branches, and lists of rows
 }

@@ -23,6 +23,7 @@ _IMPORTS = (
     "functools",
     "hashlib",
     "itertools",
+    "mmap",
     "os",
     "pathlib",
     "platform",
@@ -33,6 +34,7 @@ _IMPORTS = (
 )
 _PLAIN_IMPORT = re.compile(r"^import (\w+)$", re.MULTILINE)
 _DEFINED = re.compile(r"^def (\w+)\(", re.MULTILINE)
+_WRITTEN = re.compile(r"\b(?:put|add_to)\((\w+)_type,")
 _HELPERS = frozenset(name for helper in (ALWAYS, *OPTIONAL.values()) for name in _DEFINED.findall(helper))
 _FROM = "from typing import NamedTuple\n"
 
@@ -45,6 +47,7 @@ class _Entry:
     arguments: str
     whole: str
     constants: str
+    written: str
     text: str
 
 
@@ -79,10 +82,11 @@ def _without_marked(text: str) -> str:
 
 
 def _entry(kernel: CKernel) -> _Entry:
-    arguments, whole, constants = (
-        literal(" ".join(each)) for each in (kernel.arguments, kernel.whole, kernel.constants)
+    written = dict.fromkeys(f"{name}_ptr" for name in _WRITTEN.findall(kernel.text))
+    arguments, whole, constants, results = (
+        literal(" ".join(each)) for each in (kernel.arguments, kernel.whole, kernel.constants, written)
     )
-    return _Entry(kernel.name, arguments, whole, constants, kernel.text)
+    return _Entry(kernel.name, arguments, whole, constants, results, kernel.text)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attncc.emit.expressions import CONJUNCT
 from attncc.emit.tile import Sweep
-from attncc.emit.triton_form.in_order import SumsInOrder, print_formula
+from attncc.emit.triton_form.in_order import SumsInOrder, print_added, print_formula
 from attncc.emit.triton_form.pairs import PairPrinter
 from attncc.emit.triton_form.scope import (
     BLOCK,
@@ -54,6 +54,9 @@ class BodyPrinter:
         self._print_spreads()
         for node in self.kernel.kernel.added:
             self._print_added(node)
+        if self.carried is not None and self.carried.met_by(self.sweep):
+            with self.writer.block("if adds:"):
+                print_added(self.kernel, self.carried)
         carried = self.kernel.carried(self.sweep)
         if carried:
             self.writer.line(f"return {', '.join(carried)}")

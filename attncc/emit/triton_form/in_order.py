@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attncc.emit.features import Feature
+from attncc.emit.tile import Sweep
 from attncc.emit.triton_form.places import KernelPlaces
 from attncc.emit.triton_form.scope import BLOCK, LANES, POSITION, KernelScope, width_of
 from attncc.emit.triton_form.sums.running import RunningSums
@@ -52,6 +53,25 @@ class SumsInOrder:
     width: str
     sums: tuple[StateSum, ...]
     formulas: Mapping[str, Expr]
+
+    @property
+    def block(self) -> str:
+        """The width of all vectors, padded."""
+        return f"BLOCK_{self.width.upper()}"
+
+    def state(self, at: int) -> str:
+        """Where a term's sums of vectors begin."""
+        return f"state_ptr + {at} * ({self.block} * BLOCK_E)" if at else "state_ptr"
+
+    def plain(self, at: int) -> str:
+        """Where a term's sums of numbers are."""
+        return f"plain_ptr + {f'{at} * {self.block} + ' if at else ''}tl.arange(0, {self.block})"
+
+    def met_by(self, sweep: Sweep) -> bool:
+        """Whether a sweep loads all that the sums are made of, as they need it."""
+        loaded = {node.name for node in sweep.loads}
+        keys = all(term.key in loaded and term.key_factor == _ONE for term in self.terms)
+        return keys and self.values in loaded
 
 
 def sums_in_order(core: Core, sides: Sides, running: RunningSums, known: frozenset[str]) -> SumsInOrder | None:
@@ -103,18 +123,19 @@ def _term(row: Feature, key: Feature) -> Term | None:
 def print_sums_in_order(kernel: KernelPlaces, carried: SumsInOrder) -> None:
     """Take up the keys that are new to the tile, and begin its rows' sums with those of all that were taken up."""
     writer = kernel.writer
-    count, width, values = len(carried.terms), f"BLOCK_{carried.width.upper()}", "BLOCK_E"
+    width, values = carried.block, "BLOCK_E"
     writer.line("spot = tl.cast(batch, tl.int64) * heads + head")
     writer.line("summed = tl.load(summed_ptr + spot)")
-    places = [f"(spot * {count} + {at})" if count > 1 else "spot" for at in range(count)]
+    places = len(carried.terms)
+    several = f"{places} * " if places > 1 else ""
+    writer.line(f"state_ptr += spot * ({several}{width} * {values})")
+    writer.line(f"plain_ptr += spot * ({several}{width})")
     with writer.block("if f1 < summed:  # the run has lost keys, and nothing is ever subtracted"):
         kernel.used.add("_sums_at")
-        for place in places:
-            at = f"state_ptr + {place} * ({width} * {values}), 1, {values}, {width}, {values}"
-            writer.line(f"tl.store(_sums_at({at}), tl.zeros([{width}, {values}], tl.float32))")
-            writer.line(
-                f"tl.store(plain_ptr + {place} * {width} + tl.arange(0, {width}), tl.zeros([{width}], tl.float32))"
-            )
+        for at in range(places):
+            sums = f"{carried.state(at)}, 1, {values}, {width}, {values}"
+            writer.line(f"tl.store(_sums_at({sums}), tl.zeros([{width}, {values}], tl.float32))")
+            writer.line(f"tl.store({carried.plain(at)}, tl.zeros([{width}], tl.float32))")
         writer.line("summed = 0")
     with writer.block("for tile in range(tl.maximum(summed, f0), f1):"):
         names = dict.fromkeys((carried.values, *(term.key for term in carried.terms)))
@@ -128,29 +149,34 @@ def print_sums_in_order(kernel: KernelPlaces, carried: SumsInOrder) -> None:
             lanes = LANES[Axis.COLUMN]
             writer.line(f"{lanes} = tile * BLOCK_N + tl.arange(0, BLOCK_N)")
             writer.line(f"{POSITION[Axis.COLUMN]} = {kernel.position(Axis.COLUMN)}")
-        for place, term in zip(places, carried.terms, strict=True):
-            features = _features(kernel, term.key, term.key_factor)
-            product = f"tl.trans({features}), {carried.values}, {width}, {values}"
-            writer.line(f"_add_product(state_ptr + {place} * ({width} * {values}), {values}, {product})")
-            at = f"plain_ptr + {place} * {width} + tl.arange(0, {width})"
-            writer.line(f"numbers = tl.sum({features}, 0)")
-            writer.line(f"tl.store({at}, tl.load({at}) + numbers)")
-    writer.line("tl.store(summed_ptr + spot, f1)")
+        print_added(kernel, carried)
+    writer.line("summed = f1")
     for one in carried.sums:
         shape = f"[{BLOCK[Axis.ROW]}, {values}]" if one.of_values else f"[{BLOCK[Axis.ROW]}]"
         writer.line(f"{one.node} = tl.zeros({shape}, tl.float32)")
-    for number, (place, term) in enumerate(zip(places, carried.terms, strict=True)):
+    for number, term in enumerate(carried.terms):
         features = _features(kernel, term.row, term.row_factor)
         for one in carried.sums:
             if number not in one.terms:
                 continue
             if one.of_values:
-                start = f"state_ptr + {place} * ({width} * {values})"
-                writer.line(f"state = _load_tile({start}, {values}, visible, {width}, {values}, {values}, False)")
+                sums = f"{carried.state(number)}, {values}, visible, {width}, {values}, {values}, False"
+                writer.line(f"state = _load_tile({sums})")
                 writer.line(f"{one.node} = _dot({features}, state, {one.node}, PRECISION)")
             else:
-                writer.line(f"plain = tl.load(plain_ptr + {place} * {width} + tl.arange(0, {width}))")
+                writer.line(f"plain = tl.load({carried.plain(number)})")
                 writer.line(f"{one.node} += tl.sum({features} * plain[None, :], 1)")
+
+
+def print_added(kernel: KernelScope, carried: SumsInOrder) -> None:
+    """Add a tile of keys that are loaded to the sums."""
+    writer, width, values = kernel.writer, carried.block, "BLOCK_E"
+    for at, term in enumerate(carried.terms):
+        features = _features(kernel, term.key, term.key_factor)
+        product = f"tl.trans({features}), {carried.values}, {width}, {values}"
+        writer.line(f"_add_product({carried.state(at)}, {values}, {product})")
+        writer.line(f"numbers = tl.sum({features}, 0)")
+        writer.line(f"tl.store({carried.plain(at)}, tl.load({carried.plain(at)}) + numbers)")
 
 
 def print_formula(kernel: KernelScope, carried: SumsInOrder | None, node: Node) -> None:
@@ -164,7 +190,7 @@ def print_formula(kernel: KernelScope, carried: SumsInOrder | None, node: Node) 
         kernel.writer.line(f"{node.name} = tl.where(tl.arange(0, {block})[None, :] < {width}, {made}, 0.0)")
 
 
-def _features(kernel: KernelPlaces, name: str, factor: Expr) -> str:
+def _features(kernel: KernelScope, name: str, factor: Expr) -> str:
     """A vector times its number, under a name."""
     if factor == _ONE:
         return name

@@ -281,6 +281,13 @@ class KernelPrinter(TileFunctions, KernelResults):
         self.used |= printer.expressions.used
         return runs
 
+    def _print_next_run(self) -> None:
+        """Where the run of full tiles ends for the next rows, which tells the keys that may be summed now."""
+        self.writer.comment("The next tile of rows: keys that all of it sees are summed while they are here.")
+        self.writer.line("next_first = first + BLOCK_M")
+        self.writer.line(f"next_last = next_first + tl.minimum(BLOCK_M, {self.limit(Axis.ROW)} - row - BLOCK_M) - 1")
+        RangePrinter(self.writer, self.domain, self.fixed, laid_out=self.laid_out, of="next_").print()
+
     def _ranges_read_head(self) -> bool:
         """Whether query heads that share keys have different ranges."""
         exprs: list[Expr] = []
@@ -341,6 +348,8 @@ class KernelPrinter(TileFunctions, KernelResults):
                 self.writer.line(f"{node.name} = {self.expression(node.value, pair=False)}")
             if self.in_order is not None:
                 print_sums_in_order(self, self.in_order)
+                if self.adds_keys_of(sweep):
+                    self._print_next_run()
             elif self.rows_fixed:
                 with self.writer.block("if not BY_STATES:") if self.takes_sums else nullcontext():
                     if not self.carries or self.piece.resumes != TRUE:
@@ -358,7 +367,14 @@ class KernelPrinter(TileFunctions, KernelResults):
             partial, steps = _concatenated([(each.t0, each.f0, each.f1, each.t1) for each in runs])
             with self.writer.block(f"for step in range(0, {steps}):"):
                 self._print_tile_of_step(partial)
+                if self.adds_keys_of(sweep):
+                    self.writer.line("adds = (tile == summed) & (tile < next_f1)")
+                    self.writer.line("adds &= (low <= tile * BLOCK_N) & ((tile + 1) * BLOCK_N <= high)")
                 self.print_call(at, sweep, masked=True)
+                if self.adds_keys_of(sweep):
+                    self.writer.line("summed += adds")
+            if self.in_order is not None:
+                self.writer.line("tl.store(summed_ptr + spot, summed)")
             full = [each for each in runs if each.has_full and self.in_order is None]
             with self.writer.block("if not BY_STATES:") if full and self.by_states else nullcontext():
                 self._print_full(at, sweep, full)

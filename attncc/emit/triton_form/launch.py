@@ -44,6 +44,7 @@ class Shapes:
         terms: of sums by states, the widths of each term's factors; None where there are none.
         step: how far apart neighbours of a tile may stand, in tokens.
         at_once: whether there are kernels that add to the gradients of rows.
+        carries: whether there is a kernel whose tiles of rows carry sums from one to the next.
         takes_data: whether a kernel may be given data in place of what is made of them.
         edge: how many rows and keys a tile has on CPUs.
     """
@@ -59,6 +60,7 @@ class Shapes:
     sums: Sequence[str]
     edge: int
     at_once: bool = False
+    carries: bool = False
     takes_data: bool = False
     added: Sequence[str] = ()
     lists: bool = False
@@ -134,6 +136,8 @@ def host_text(shapes: Shapes) -> str:
         "CONSTANTS": ", ".join([*constants, *(["RAW=raw"] if shapes.takes_data else [])]),
         "ROOM_FOR_TILES": _ROOM_FOR_TILES * shapes.at_once,
         "EDGE": str(shapes.edge),
+        "THE_EDGE": "edge" if shapes.carries else str(shapes.edge),
+        "OF_EDGE": f", edge={shapes.edge}" * shapes.carries,
         "MOST_ROWS": ", most_rows=256" * shapes.lists,
         "THE_MOST": ", most_rows" * shapes.lists,
         "BY_STATES": ", by_states=False" * (shapes.terms is not None),
@@ -238,13 +242,13 @@ def _room_for_tiles(x, step=1):
 
 _LAUNCH_REST = '''
 
-<ROOM_FOR_TILES>def _launch(kernel, name, grid, <ARGUMENTS>, *arguments<BY_STATES><RAW><MOST_ROWS>):
+<ROOM_FOR_TILES>def _launch(kernel, name, grid, <ARGUMENTS>, *arguments<BY_STATES><RAW><OF_EDGE><MOST_ROWS>):
     """Run a kernel, specialised by the widths of <WIDTHS>."""
     <NAMES> = <SIZES>
     <BLOCK_NAMES> = <BLOCKS_OF>
     widest = max(64, <BLOCK_NAMES>)
     if _in_c(<ROWS>):
-        run = functools.partial(_for(kernel, <ROWS>)[grid], tile=_c_tile(widest, <EDGE>, <ROWS>.shape[2]<THE_MOST>))
+        run = functools.partial(_for(kernel, <ROWS>)[grid], tile=_c_tile(widest, <THE_EDGE>, <ROWS>.shape[2]<THE_MOST>))
     else:
         run = _tuned(kernel, name, <ROWS>.element_size(), widest<THE_STATES><THE_MOST>)[grid]
     run(

@@ -38,6 +38,7 @@ class LaunchShapes(Kernels):
             streamed=streamed,
             sums=[node.name for node in self.offset_sums()],
             edge=self.plan.edge,
+            carries=self.carried is not None,
             takes_data=self.carried is not None and bool(self.carried.formulas),
             at_once=self.at_once is not None,
             added=self._added(),

@@ -12,6 +12,7 @@ from attncc.emit.triton_form.scope import by_channel, is_literal, is_vector
 from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis
+from attncc.plan.cpu_tiles import CARRIED
 from attncc.plan.pieces import SHORT
 from attncc.rewrite.backward import gradient_name
 
@@ -166,6 +167,7 @@ class Launches(ListedLaunches):
         groups = [pointers, own, strides, ["n", m, "k_start", *about, *numbers]]
         more = [f"most_rows={SHORT}"] if piece.has_list else []
         more += ["by_states=by_states"] if self.sides is not None else []
+        more += [f"edge={CARRIED}"] if kernel is self.in_order else []
         more += ["raw=raw"] if kernel is self.in_order and self.carried and self.carried.formulas else []
         groups += [more] if more else []
         name = f'"{printer.name}"' if kernel.in_order else printer.name

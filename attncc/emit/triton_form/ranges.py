@@ -38,10 +38,12 @@ class RangePrinter:
 
     Args:
         fixed: the axis of the tile; the other one is swept.
+        of: what all names begin with that say where the tile is, and that the runs get.
     """
 
-    def __init__(self, writer: Writer, domain: Domain, fixed: Axis, *, laid_out: bool = False) -> None:
+    def __init__(self, writer: Writer, domain: Domain, fixed: Axis, *, laid_out: bool = False, of: str = "") -> None:
         self.writer = writer
+        self.of = of
         self.domain = domain
         self.by_rows = fixed is Axis.ROW
         self.origin = "k_start" if self.by_rows else "q_start"
@@ -50,7 +52,7 @@ class RangePrinter:
             self.origin = "key_origin" if self.by_rows else "row_origin"
             self.limit = "key_count" if self.by_rows else "in_rows"
         self.block = "BLOCK_N" if self.by_rows else "BLOCK_M"
-        self.expressions = ExpressionWriter(TRITON, lambda name: _NAMES[name], lambda name: name)
+        self.expressions = ExpressionWriter(TRITON, self._name, lambda name: name)
 
     def print(self) -> tuple[Runs, ...]:
         """Write the code; the names it leaves the runs in. `low` and `high` bound everything that is swept."""
@@ -64,6 +66,9 @@ class RangePrinter:
             self.writer.line(f"low, high = 0, {self.limit}")
         return tuple(runs)
 
+    def _name(self, name: Name) -> str:
+        return f"{self.of}{_NAMES[name]}" if name in (Name.FIRST, Name.LAST) else _NAMES[name]
+
     def _segments(self, each: HeadClass) -> tuple[Segment, ...]:
         return each.by_row if self.by_rows else each.by_column
 
@@ -71,20 +76,21 @@ class RangePrinter:
         suffix = f"_{at + 1}" if count > 1 else ""
         touched = [self._interval(each, at, full=False) for each in self.domain.classes]
         full = [self._interval(each, at, full=True) for each in self.domain.classes]
-        low, high = f"low{suffix}", f"high{suffix}"
+        low, high = f"{self.of}low{suffix}", f"{self.of}high{suffix}"
         self.writer.line(f"{low} = {self._low(touched)}")
         self.writer.line(f"{high} = {self._high(touched)}")
-        t0, f0, f1, t1 = (f"{name}{suffix}" for name in ("t0", "f0", "f1", "t1"))
+        t0, f0, f1, t1 = (f"{self.of}{name}{suffix}" for name in ("t0", "f0", "f1", "t1"))
         after = "" if at == 0 else "done"
         start = f"{low} // {self.block}"
         self.writer.line(f"{t0} = {start}" if not after else f"{t0} = tl.maximum({start}, {after})")
         self.writer.line(f"{t1} = tl.maximum(tl.cdiv(tl.maximum({high}, 0), {self.block}), {t0})")
         has_full = any(interval is not None for interval in full)
         if has_full:
-            self.writer.line(f"full_low{suffix} = {self._low(full)}")
-            self.writer.line(f"full_high{suffix} = {self._high(full)}")
-            self.writer.line(f"{f0} = tl.minimum(tl.maximum(tl.cdiv(full_low{suffix}, {self.block}), {t0}), {t1})")
-            last_full = f"tl.maximum(full_high{suffix}, 0) // {self.block}"
+            full_low, full_high = f"{self.of}full_low{suffix}", f"{self.of}full_high{suffix}"
+            self.writer.line(f"{full_low} = {self._low(full)}")
+            self.writer.line(f"{full_high} = {self._high(full)}")
+            self.writer.line(f"{f0} = tl.minimum(tl.maximum(tl.cdiv({full_low}, {self.block}), {t0}), {t1})")
+            last_full = f"tl.maximum({full_high}, 0) // {self.block}"
             self.writer.line(f"{f1} = tl.minimum(tl.maximum({last_full}, {f0}), {t1})")
         if at + 1 < count:  # later segments start where this one ended, if it was not empty
             ended = f"tl.where({high} > {low}, {t1}, {after or 0})"

@@ -32,6 +32,10 @@ class TileFunctions(KernelPlaces):
 
     in_order: SumsInOrder | None = None  # sums that tiles of rows carry from one to the next
 
+    def adds_keys_of(self, sweep: Sweep) -> bool:
+        """Whether the tile body of a sweep adds its keys to sums that later rows begin with."""
+        return self.in_order is not None and self.in_order.met_by(sweep)
+
     def tile_name(self, at: int) -> str:
         """The helper of one sweep."""
         count = "" if at == len(self.kernel.sweeps) - 1 else "_count"
@@ -53,6 +57,7 @@ class TileFunctions(KernelPlaces):
         loads = self._swept_loads(sweep)
         pointers = [f"{name}_ptr" for node in loads for name in self.tensors_of(node)]
         pointers += [f"{node.name}_ptr" for node in self.entries if node.name in read]
+        pointers += ["state_ptr", "plain_ptr"] if self.adds_keys_of(sweep) else []
         strides = [f"{node.name}_stride" for node in loads if node in self.vectors]
         scalars = [node.name for node in self.kernel.uniform if node.name in read and not is_literal(node)]
         scalars += [size for node in self.entries if node.name in read for size in self.sizes(node)]
@@ -66,6 +71,7 @@ class TileFunctions(KernelPlaces):
         places += self._class_scalars(sweep)
         by_ranges = self.rows_fixed and self.listing is None
         places += ["low", "high"] if by_ranges else [self.limit(self.swept)]
+        places += ["adds"] if self.adds_keys_of(sweep) else []
         extra = [text for name, text in SCALARS.items() if name in names]
         extra += [self.length(node.axes[0]) for node in self.channels if node.name in read]
         extra += ["batch" for node in self.entries if node.name in read and self.is_batched(node)]
