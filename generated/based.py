@@ -3724,7 +3724,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache, *, scale: float | None =
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     prepared = _checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     return _newest(cache, q, scale), cache

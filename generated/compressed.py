@@ -1722,7 +1722,7 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     _prepared(q, k, v, scale, None, cache.position, cache.position)  # refuses what does not fit
     _expect(
         k.shape[2] == q.shape[2],

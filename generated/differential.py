@@ -1604,7 +1604,9 @@ def _one_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _OneCache), "cache", type(cache).__name__, "a _OneCache")
+    _expect(
+        isinstance(cache, _OneCache), "cache", type(cache).__name__, "a _OneCache of this module"
+    )
     prepared = _one_checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     out, lse = _one_newest(cache, q, scale)
@@ -2694,7 +2696,9 @@ def _two_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _TwoCache), "cache", type(cache).__name__, "a _TwoCache")
+    _expect(
+        isinstance(cache, _TwoCache), "cache", type(cache).__name__, "a _TwoCache of this module"
+    )
     prepared = _two_checked_with(cache, v, q2, k2, scale)
     q2, k2, v, scale, *_ = prepared
     out, lse = _two_newest(cache, q2, scale)
@@ -2921,7 +2925,7 @@ def step(
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     # A step that any branch refuses leaves the cache as it was.
     carried = _copied(cache)
     one, _ = _one_step(q, k, v, carried.one, scale=scale)

@@ -2794,7 +2794,9 @@ def _sums_step(q: Tensor, k: Tensor, cache: _SumsCache, *, scale: float | None =
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, _SumsCache), "cache", type(cache).__name__, "a _SumsCache")
+    _expect(
+        isinstance(cache, _SumsCache), "cache", type(cache).__name__, "a _SumsCache of this module"
+    )
     prepared = _sums_checked_with(cache, q, k, scale)
     q, k_of_key, scale, *_ = prepared
     return _sums_newest(cache, q, scale), cache
@@ -4800,7 +4802,9 @@ def _mean_step(
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, _MeanCache), "cache", type(cache).__name__, "a _MeanCache")
+    _expect(
+        isinstance(cache, _MeanCache), "cache", type(cache).__name__, "a _MeanCache of this module"
+    )
     prepared = _mean_checked_with(cache, q, k, v, sums, scale)
     q_of_row, k_of_key, v, scale, *_ = prepared
     return _mean_newest(cache, q_of_row, scale), cache
@@ -4958,7 +4962,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache, *, scale: float | None =
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     # A step that any branch refuses leaves the cache as it was.
     carried = _copied(cache)
     sums, _ = _sums_step(q, k, carried.sums, scale=scale)

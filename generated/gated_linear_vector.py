@@ -4421,7 +4421,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, cache: Cache, *, scale: flo
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     prepared = _checked_with(cache, q, k, v, g, scale)
     q, G_whole_of_row, G_rest_of_row, k, G_whole_of_key, G_rest_of_key, v, scale, *_ = prepared
     return _newest(cache, q, G_whole_of_row, G_rest_of_row, scale), cache

@@ -1785,7 +1785,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: Cache):
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     prepared = _checked_with(cache, q, k, v, bias)
     q, k, v, bias_by_offset, *_ = prepared
     return _newest(cache, q, bias), cache

@@ -1568,7 +1568,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache):
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     prepared = _checked_with(cache, q, k, v)
     q, k, v, *_ = prepared
     return _newest(cache, q), cache

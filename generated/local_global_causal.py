@@ -1879,7 +1879,9 @@ def _near_step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: _NearCache)
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache")
+    _expect(
+        isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache of this module"
+    )
     prepared = _near_checked_with(cache, q, k, v, bias)
     q, k, v, bias_by_offset, *_ = prepared
     return _near_newest(cache, q, bias), cache
@@ -4715,7 +4717,9 @@ def _far_step(v: Tensor, q2: Tensor, k2: Tensor, cache: _FarCache, *, scale: flo
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache")
+    _expect(
+        isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache of this module"
+    )
     prepared = _far_checked_with(cache, v, q2, k2, scale)
     q2, k2, v, scale, *_ = prepared
     return _far_newest(cache, q2, scale), cache
@@ -4890,7 +4894,7 @@ def step(
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     # A step that any branch refuses leaves the cache as it was.
     carried = _copied(cache)
     near, _ = _near_step(q, k, v, bias, carried.near)

@@ -1789,7 +1789,9 @@ def _near_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache")
+    _expect(
+        isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache of this module"
+    )
     prepared = _near_checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     out, lse = _near_newest(cache, q, scale)
@@ -4104,7 +4106,9 @@ def _mid_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _MidCache), "cache", type(cache).__name__, "a _MidCache")
+    _expect(
+        isinstance(cache, _MidCache), "cache", type(cache).__name__, "a _MidCache of this module"
+    )
     prepared = _mid_checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     out, lse = _mid_newest(cache, q, scale)
@@ -5859,7 +5863,9 @@ def _far_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache")
+    _expect(
+        isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache of this module"
+    )
     prepared = _far_checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     out, lse = _far_newest(cache, q, scale)
@@ -6076,7 +6082,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, cache: Cache, *, scale: float | None =
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     # A step that any branch refuses leaves the cache as it was.
     carried = _copied(cache)
     near, near_lse, _ = _near_step(q, k, v, carried.near, scale=scale, return_lse=True)

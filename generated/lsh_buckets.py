@@ -2364,7 +2364,7 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     prepared = _checked_with(cache, q, k, v, R, scale)
     q, k_of_key, v, bucket_of_row, bucket_of_key, scale, *_ = prepared
     out, lse = _newest(cache, q, bucket_of_row, scale)

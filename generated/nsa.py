@@ -1756,7 +1756,9 @@ def _far_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache")
+    _expect(
+        isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache of this module"
+    )
     _far_prepared(
         q, k_far, v_far, scale, None, cache.position, cache.position
     )  # refuses what does not fit
@@ -4238,7 +4240,9 @@ def _fine_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _FineCache), "cache", type(cache).__name__, "a _FineCache")
+    _expect(
+        isinstance(cache, _FineCache), "cache", type(cache).__name__, "a _FineCache of this module"
+    )
     _fine_prepared(
         q, k, v, k_far, scale, None, cache.position, cache.position
     )  # refuses what does not fit
@@ -5757,7 +5761,9 @@ def _near_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache")
+    _expect(
+        isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache of this module"
+    )
     prepared = _checked_with(cache, q, k_win, v_win, scale)
     q, k_win, v_win, scale, *_ = prepared
     out, lse = _newest(cache, q, scale)
@@ -6043,7 +6049,7 @@ def step(
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     # A step that any branch refuses leaves the cache as it was.
     carried = _copied(cache)
     far, _ = _far_step(q, k_far, v_far, carried.far, scale=scale)

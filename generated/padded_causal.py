@@ -1968,7 +1968,7 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     prepared = _checked_with(cache, q, k, v, pad, scale)
     q, k, v, not_pad_of_key, scale, *_ = prepared
     out, lse = _newest(cache, q, scale)

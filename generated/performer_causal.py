@@ -3575,7 +3575,7 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     prepared = _checked_with(cache, q, k, v, random, scale)
     a_of_row, b_of_key, v, random_of_row, scale, *_ = prepared
     out, lse = _newest(cache, a_of_row, random_of_row, scale)

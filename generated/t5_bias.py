@@ -1967,7 +1967,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: Cache, *, return_
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     prepared = _checked_with(cache, q, k, v, bias)
     q, k, v, bias_by_offset, *_ = prepared
     out, lse = _newest(cache, q, bias)

@@ -2046,7 +2046,7 @@ def step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+    _expect(isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache of this module")
     prepared = _checked_with(cache, q, k, v, t, scale)
     q, k, v, t_of_row, t, scale, *_ = prepared
     out, lse = _newest(cache, q, t_of_row, scale)

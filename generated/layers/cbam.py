@@ -60,6 +60,11 @@ def _whole_number(name, x, least=-(2**31)):
     return found
 
 
+def _is_whole(x):
+    """Whether a tensor is of whole numbers."""
+    return not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+
+
 def _demand_tensor(name, x, whose, like, kind="numbers"):
     """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
     _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
@@ -72,8 +77,7 @@ def _demand_tensor(name, x, whose, like, kind="numbers"):
     if kind == "truth values":
         _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
     elif kind == "whole numbers":
-        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
-        _demand(holds, name, x.dtype, kind)
+        _demand(_is_whole(x), name, x.dtype, kind)
     else:
         _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
         device = x.device.type
@@ -93,10 +97,7 @@ def _demand_lengths(name, lengths, x):
         list(lengths.shape),
         f"a number for each of {batch} batch entries",
     )
-    whole = (
-        not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
-    )
-    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(_is_whole(lengths), name, lengths.dtype, "whole numbers")
     _demand(
         lengths.device == x.device,
         name,

@@ -1852,7 +1852,9 @@ def _near_step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, cache: _NearCache)
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache")
+    _expect(
+        isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache of this module"
+    )
     prepared = _near_checked_with(cache, q, k, v, bias)
     q, k, v, bias_by_offset, *_ = prepared
     return _near_newest(cache, q, bias), cache
@@ -4617,7 +4619,9 @@ def _far_step(v: Tensor, q2: Tensor, k2: Tensor, cache: _FarCache, *, scale: flo
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache")
+    _expect(
+        isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache of this module"
+    )
     prepared = _far_checked_with(cache, v, q2, k2, scale)
     q2, k2, v, scale, *_ = prepared
     return _far_newest(cache, q2, scale), cache
@@ -4783,7 +4787,7 @@ def _local_global_causal_step(
         isinstance(cache, _LocalGlobalCausalCache),
         "cache",
         type(cache).__name__,
-        "a _LocalGlobalCausalCache",
+        "a _LocalGlobalCausalCache of this module",
     )
     # A step that any branch refuses leaves the cache as it was.
     carried = _copied(cache)
@@ -4838,6 +4842,11 @@ def _whole_number(name, x, least=-(2**31)):
     return found
 
 
+def _is_whole(x):
+    """Whether a tensor is of whole numbers."""
+    return not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+
+
 def _demand_tensor(name, x, whose, like, kind="numbers"):
     """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
     _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
@@ -4850,8 +4859,7 @@ def _demand_tensor(name, x, whose, like, kind="numbers"):
     if kind == "truth values":
         _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
     elif kind == "whole numbers":
-        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
-        _demand(holds, name, x.dtype, kind)
+        _demand(_is_whole(x), name, x.dtype, kind)
     else:
         _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
         device = x.device.type
@@ -4871,10 +4879,7 @@ def _demand_lengths(name, lengths, x):
         list(lengths.shape),
         f"a number for each of {batch} batch entries",
     )
-    whole = (
-        not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
-    )
-    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(_is_whole(lengths), name, lengths.dtype, "whole numbers")
     _demand(
         lengths.device == x.device,
         name,
@@ -5015,7 +5020,12 @@ class FlashCausal(nn.Module):
             What `forward` gives these tokens in the whole sequence, and the cache.
         """
         self._check(x)
-        _demand(cache is None or isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+        _demand(
+            cache is None or isinstance(cache, Cache),
+            "cache",
+            type(cache).__name__,
+            "a Cache of this module",
+        )
         cache = Cache() if cache is None else cache
 
         def local_global_causal(*values, **options):

@@ -1766,7 +1766,9 @@ def _far_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache")
+    _expect(
+        isinstance(cache, _FarCache), "cache", type(cache).__name__, "a _FarCache of this module"
+    )
     _far_prepared(
         q, k_far, v_far, scale, None, cache.position, cache.position
     )  # refuses what does not fit
@@ -4143,7 +4145,9 @@ def _fine_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _FineCache), "cache", type(cache).__name__, "a _FineCache")
+    _expect(
+        isinstance(cache, _FineCache), "cache", type(cache).__name__, "a _FineCache of this module"
+    )
     _fine_prepared(
         q, k, v, k_far, scale, None, cache.position, cache.position
     )  # refuses what does not fit
@@ -5615,7 +5619,9 @@ def _near_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache")
+    _expect(
+        isinstance(cache, _NearCache), "cache", type(cache).__name__, "a _NearCache of this module"
+    )
     prepared = _checked_with(cache, q, k_win, v_win, scale)
     q, k_win, v_win, scale, *_ = prepared
     out, lse = _newest(cache, q, scale)
@@ -5887,7 +5893,9 @@ def _nsa_step(
     Returns:
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
     """
-    _expect(isinstance(cache, _NsaCache), "cache", type(cache).__name__, "a _NsaCache")
+    _expect(
+        isinstance(cache, _NsaCache), "cache", type(cache).__name__, "a _NsaCache of this module"
+    )
     # A step that any branch refuses leaves the cache as it was.
     carried = _copied(cache)
     far, _ = _far_step(q, k_far, v_far, carried.far, scale=scale)
@@ -5949,6 +5957,11 @@ def _whole_number(name, x, least=-(2**31)):
     return found
 
 
+def _is_whole(x):
+    """Whether a tensor is of whole numbers."""
+    return not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+
+
 def _demand_tensor(name, x, whose, like, kind="numbers"):
     """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
     _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
@@ -5961,8 +5974,7 @@ def _demand_tensor(name, x, whose, like, kind="numbers"):
     if kind == "truth values":
         _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
     elif kind == "whole numbers":
-        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
-        _demand(holds, name, x.dtype, kind)
+        _demand(_is_whole(x), name, x.dtype, kind)
     else:
         _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
         device = x.device.type
@@ -5982,10 +5994,7 @@ def _demand_lengths(name, lengths, x):
         list(lengths.shape),
         f"a number for each of {batch} batch entries",
     )
-    whole = (
-        not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
-    )
-    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(_is_whole(lengths), name, lengths.dtype, "whole numbers")
     _demand(
         lengths.device == x.device,
         name,
@@ -6142,7 +6151,12 @@ class NsaLayer(nn.Module):
             What `forward` gives these tokens in the whole sequence, and the cache.
         """
         self._check(x)
-        _demand(cache is None or isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+        _demand(
+            cache is None or isinstance(cache, Cache),
+            "cache",
+            type(cache).__name__,
+            "a Cache of this module",
+        )
         cache = Cache() if cache is None else cache
 
         def nsa(*values, **options):

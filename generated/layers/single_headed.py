@@ -1569,7 +1569,12 @@ def _causal_step(
         The rows that `attention` gives these tokens in the whole sequence, and the cache.
         With return_lse the logarithms of their normalisers stand in between.
     """
-    _expect(isinstance(cache, _CausalCache), "cache", type(cache).__name__, "a _CausalCache")
+    _expect(
+        isinstance(cache, _CausalCache),
+        "cache",
+        type(cache).__name__,
+        "a _CausalCache of this module",
+    )
     prepared = _checked_with(cache, q, k, v, scale)
     q, k, v, scale, *_ = prepared
     out, lse = _newest(cache, q, scale)
@@ -1618,6 +1623,11 @@ def _whole_number(name, x, least=-(2**31)):
     return found
 
 
+def _is_whole(x):
+    """Whether a tensor is of whole numbers."""
+    return not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+
+
 def _demand_tensor(name, x, whose, like, kind="numbers"):
     """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
     _demand(isinstance(x, Tensor), name, type(x).__name__, "a tensor")
@@ -1630,8 +1640,7 @@ def _demand_tensor(name, x, whose, like, kind="numbers"):
     if kind == "truth values":
         _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
     elif kind == "whole numbers":
-        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
-        _demand(holds, name, x.dtype, kind)
+        _demand(_is_whole(x), name, x.dtype, kind)
     else:
         _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
         device = x.device.type
@@ -1651,10 +1660,7 @@ def _demand_lengths(name, lengths, x):
         list(lengths.shape),
         f"a number for each of {batch} batch entries",
     )
-    whole = (
-        not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
-    )
-    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(_is_whole(lengths), name, lengths.dtype, "whole numbers")
     _demand(
         lengths.device == x.device,
         name,
@@ -1780,7 +1786,12 @@ class SingleHeaded(nn.Module):
             What `forward` gives these tokens in the whole sequence, and the cache.
         """
         self._check(x, memory)
-        _demand(cache is None or isinstance(cache, Cache), "cache", type(cache).__name__, "a Cache")
+        _demand(
+            cache is None or isinstance(cache, Cache),
+            "cache",
+            type(cache).__name__,
+            "a Cache of this module",
+        )
         cache = Cache() if cache is None else cache
 
         def causal(*values, **options):

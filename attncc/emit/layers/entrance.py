@@ -49,8 +49,9 @@ class Entrance:
 
     def _like(self, each: Input) -> tuple[str, str]:
         """A tensor whose type and device an input has to have, and what it is called."""
-        for learned in self.layer.learned:
-            return f"self.{learned.name}", learned.name
+        if self.layer.learned:
+            name = self.layer.learned[0].name
+            return f"self.{name}", name
         real = next((one for one in self.layer.inputs if one.type.kind is Kind.REAL), each)
         return real.name, real.name
 

@@ -26,6 +26,11 @@ def _finite_number(name, x):
     _demand(found is not None and math.isfinite(found), name, repr(x), "a finite number")
     return found
 ''',
+    "_is_whole": '''
+def _is_whole(x):
+    """Whether a tensor is of whole numbers."""
+    return not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
+''',
     "_demand_tensor": '''
 def _demand_tensor(name, x, whose, like, kind="numbers"):
     """Refuse what holds no such numbers, or others than a tensor it meets; autocast casts them."""
@@ -35,8 +40,7 @@ def _demand_tensor(name, x, whose, like, kind="numbers"):
     if kind == "truth values":
         _demand(x.dtype == torch.bool, name, x.dtype, "torch.bool")
     elif kind == "whole numbers":
-        holds = not x.is_floating_point() and not x.is_complex() and x.dtype != torch.bool
-        _demand(holds, name, x.dtype, kind)
+        _demand(_is_whole(x), name, x.dtype, kind)
     else:
         _demand(x.is_floating_point(), name, x.dtype, "a type of real numbers")
         device = x.device.type
@@ -51,8 +55,7 @@ def _demand_lengths(name, lengths, x):
     _demand(isinstance(lengths, Tensor), name, type(lengths).__name__, "a tensor or None")
     batch = x.shape[0]
     _demand(lengths.shape == (batch,), name, list(lengths.shape), f"a number for each of {batch} batch entries")
-    whole = not lengths.is_floating_point() and not lengths.is_complex() and lengths.dtype != torch.bool
-    _demand(whole, name, lengths.dtype, "whole numbers")
+    _demand(_is_whole(lengths), name, lengths.dtype, "whole numbers")
     _demand(lengths.device == x.device, name, f"on {lengths.device}", f"the device of the tokens, {x.device}")
 ''',
     "_demand_kept": '''
@@ -247,6 +250,8 @@ def _rotated_pairs(x, base, start, closed=False):
 ''',
 }
 _CALLS = {
+    "_demand_tensor": ("_is_whole",),
+    "_demand_lengths": ("_is_whole",),
     "_without_padding": ("_padding",),
     "_sum_along": ("_without_padding",),
     "_mean": ("_without_padding",),

@@ -79,20 +79,21 @@ class Constructor:
             found.append(f'_demand({self.printer.dim(dim)} > 0, "{dim}", {self.printer.dim(dim)}, "1 or more")')
         return found
 
+    def _nodes(self) -> list[Node]:
+        return [node for _, value in self.layer.values for node in walk(value)]
+
     def _axes(self) -> list[Dim]:
         """Every length that a tensor of the layer has."""
-        nodes = [node for _, value in self.layer.values for node in walk(value)]
         types = [
             *(each.type for each in self.layer.inputs),
             *(each.type for each in self.layer.learned),
-            *(node.type for node in nodes),
+            *(node.type for node in self._nodes()),
         ]
         return list(dict.fromkeys(axis for type_ in types for axis in type_.axes))
 
     def _sizes(self) -> dict[str, int]:
         """The least that whole numbers may be: 1 for lengths of axes, 0 for others that operators count by."""
-        nodes = [node for _, value in self.layer.values for node in walk(value)]
-        counts = [dim for node in nodes if node.op is not Op.SIZE for dim in node.dims]
+        counts = [dim for node in self._nodes() if node.op is not Op.SIZE for dim in node.dims]
         return dict.fromkeys((name for dim in counts for name in dim.symbols), 0) | dict.fromkeys(
             (name for axis in self._axes() for name in axis.symbols), 1
         )

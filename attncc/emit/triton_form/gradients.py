@@ -67,8 +67,7 @@ class BackwardLaunch(Prepared):
         if self.at_once is None:
             self._print_both(writer)
             return
-        rows = self.core.rows
-        with writer.block(f"if _in_c({rows}) and batch * kv_heads >= torch.get_num_threads():"):
+        with writer.block(f"if {self.a_head_for_each_thread('batch * kv_heads')}:"):
             step = max((piece.step for piece in self.pieces), default=1)
             sources = {node.name: self._source_of(node) for node in self.at_once.added}
             for name, source in sources.items():

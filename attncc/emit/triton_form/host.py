@@ -90,7 +90,7 @@ class TritonForm(BackwardLaunch):
 
     def _asked_in_order(self) -> str:
         rows = self.core.rows
-        return f"_in_c({rows}) and {rows}.shape[0] * {rows}.shape[1] >= torch.get_num_threads()"
+        return self.a_head_for_each_thread(f"{rows}.shape[0] * {rows}.shape[1]")
 
     def _print_made(self, writer: Writer) -> None:
         """What is made of data, unless a kernel makes it tile by tile."""

@@ -118,6 +118,10 @@ class Launches(ListedLaunches):
                     order = f"_spread_order(rows{own}, {node.name})"
                     writer.line(f"{node.name}.scatter_add_(2, {order}, {node.name}{own})")
 
+    def a_head_for_each_thread(self, heads: str) -> str:
+        """What asks whether kernels that take a head's tiles one after the other have work for all threads."""
+        return f"_in_c({self.core.rows}) and {heads} >= torch.get_num_threads()"
+
     def print_launch(self, writer: Writer, kernel: Kernel, piece: KernelPiece) -> None:
         rows = kernel.fixed is Axis.ROW
         length, block, heads = ("n", "BLOCK_M", "heads") if rows else ("m", "BLOCK_N", "kv_heads")
