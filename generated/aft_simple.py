@@ -2468,7 +2468,7 @@ def _all(
     (arXiv 2105.14103, section 3.2).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -2565,7 +2565,7 @@ def attention(
     The branches all are combined to sigmoid(q) * all.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -2745,7 +2745,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -2876,6 +2876,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -2906,6 +2915,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -3476,17 +3494,18 @@ static void forward_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, share_of_key_type *share_of_key_ptr,
-        out_type *out_ptr, out_state_type *out_state_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *share_of_key_strides, int n, int m,
-        int k_start, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share,
+        share_of_key_type *share_of_key_ptr, out_type *out_ptr, out_state_type *out_state_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *share_of_key_strides, int n, int m, int k_start, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, share_of_key_ptr, out_ptr, out_state_ptr,
-                q_start_ptr, kv_lengths_ptr, share_of_key_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, share_of_key_ptr, out_ptr, out_state_ptr,
+                    q_start_ptr, kv_lengths_ptr, share_of_key_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -3601,7 +3620,7 @@ static void backward_columns_kernel(const Grid program, const Grid programs, d_o
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr,
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
         d_share_of_key_type *d_share_of_key_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides, int n, int m, int k_start,
         int GROUP, int D, int E)
@@ -3610,8 +3629,9 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, d_out_ptr, d_share_of_key_ptr,
-                q_start_ptr, kv_lengths_ptr, d_out_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, d_out_ptr, d_share_of_key_ptr,
+                    q_start_ptr, kv_lengths_ptr, d_out_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -3645,15 +3665,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -3760,18 +3782,20 @@ static void sums_by_row_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, share_of_key_type *share_of_key_ptr,
-        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *share_of_key_strides, int n, int m,
-        int k_start, int tiles, int segments, int leads, int GROUP, int D, int E, int WIDTH)
+void run(const Grid programs, const int threads, const int share,
+        share_of_key_type *share_of_key_ptr, sums_type *sums_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *share_of_key_strides, int n, int m, int k_start, int tiles, int segments,
+        int leads, int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_row_kernel((Grid){x, y, z}, programs, share_of_key_ptr, sums_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, share_of_key_strides, n, m, k_start, tiles, segments,
-                leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_row_kernel((Grid){x, y, z}, programs, share_of_key_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, share_of_key_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -3856,18 +3880,19 @@ static void rows_by_sums_kernel(const Grid program, const Grid programs, sums_ty
     }
 }
 
-void run(const Grid programs, const int threads, sums_type *sums_ptr, out_state_type *out_state_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n,
-        int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E, int LAST,
-        int WIDTH)
+void run(const Grid programs, const int threads, const int share, sums_type *sums_ptr,
+        out_state_type *out_state_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int segments,
+        int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        rows_by_sums_kernel((Grid){x, y, z}, programs, sums_ptr, out_state_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, n, m, k_start, tiles, segments, leads, GROUP, D, E,
-                LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            rows_by_sums_kernel((Grid){x, y, z}, programs, sums_ptr, out_state_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, n, m, k_start, tiles, segments, leads, GROUP, D, E,
+                    LAST, WIDTH);
 }
 """,
     ),
@@ -3902,15 +3927,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -4020,18 +4047,19 @@ static void sums_by_key_kernel(const Grid program, const Grid programs, d_out_ty
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr, sums_type *sums_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
-        int GROUP, int D, int E, int WIDTH)
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
+        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_key_kernel((Grid){x, y, z}, programs, d_out_ptr, sums_ptr, runs_ptr, q_start_ptr,
-                kv_lengths_ptr, d_out_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E,
-                WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_key_kernel((Grid){x, y, z}, programs, d_out_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, d_out_strides, n, m, k_start, tiles, segments,
+                    leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -4119,7 +4147,7 @@ static void keys_by_sums_kernel(const Grid program, const Grid programs, sums_ty
     }
 }
 
-void run(const Grid programs, const int threads, sums_type *sums_ptr,
+void run(const Grid programs, const int threads, const int share, sums_type *sums_ptr,
         d_share_of_key_type *d_share_of_key_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int segments,
         int leads, int GROUP, int D, int E, int LAST, int WIDTH)
@@ -4128,9 +4156,10 @@ void run(const Grid programs, const int threads, sums_type *sums_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        keys_by_sums_kernel((Grid){x, y, z}, programs, sums_ptr, d_share_of_key_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, n, m, k_start, tiles, segments, leads, GROUP, D, E,
-                LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            keys_by_sums_kernel((Grid){x, y, z}, programs, sums_ptr, d_share_of_key_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, n, m, k_start, tiles, segments, leads, GROUP, D, E,
+                    LAST, WIDTH);
 }
 """,
     ),

@@ -3505,7 +3505,7 @@ def attention(
     2402.18668, section 4.1).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -3892,7 +3892,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -4023,6 +4023,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -4053,6 +4062,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -4703,8 +4721,8 @@ static void forward_kernel(const Grid program, const Grid programs, q_type *q_pt
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, inverse_type *inverse_ptr, residual_type *residual_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, inverse_type *inverse_ptr, residual_type *residual_ptr,
         rows_state_type *rows_state_ptr, total_state_type *total_state_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
         const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start, double scale,
@@ -4714,9 +4732,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, inverse_ptr,
-                residual_ptr, rows_state_ptr, total_state_ptr, q_start_ptr, kv_lengths_ptr,
-                q_strides, k_strides, v_strides, n, m, k_start, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, inverse_ptr,
+                    residual_ptr, rows_state_ptr, total_state_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_strides, k_strides, v_strides, n, m, k_start, scale, GROUP, D, E);
 }
 """,
     ),
@@ -4748,7 +4767,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
     real d_share[BLOCK_M][BLOCK_N];
     inverse_value inverse[BLOCK_M];
     delta_value delta[BLOCK_M];
-    real share[BLOCK_M][BLOCK_N];
+    real share_[BLOCK_M][BLOCK_N];
     real d_dot_qk[BLOCK_M][BLOCK_N];
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++) {
@@ -4792,14 +4811,14 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
             const real score = scale * dot_qk[r][c];
             real weight = 1 + score + score * score * R(0.5);
             if (MASKED) weight = related[r][c] ? weight : R(0.0);
-            share[r][c] = weight * inverse[r];
+            share_[r][c] = weight * inverse[r];
             const real d_score = d_weight * (1 + 2 * score * R(0.5));
-            if (MASKED) share[r][c] = related[r][c] ? share[r][c] : R(0.0);
+            if (MASKED) share_[r][c] = related[r][c] ? share_[r][c] : R(0.0);
             d_dot_qk[r][c] = d_score * scale;
             if (MASKED) d_dot_qk[r][c] = related[r][c] ? d_dot_qk[r][c] : R(0.0);
         }
     }
-    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N,
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &share_[0][0], 1, BLOCK_N,
             d_out.at, d_out.step, &dv[0][0], BLOCK_E);
     multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_dot_qk[0][0], 1, BLOCK_N,
             q.at, q.step, &dk[0][0], BLOCK_D);
@@ -4914,20 +4933,21 @@ static void backward_columns_kernel(const Grid program, const Grid programs, k_t
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, inverse_type *inverse_ptr, delta_type *delta_ptr, dk_type *dk_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, double scale, int GROUP, int D,
-        int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, inverse_type *inverse_ptr, delta_type *delta_ptr,
+        dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        double scale, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                inverse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
-                v_strides, q_strides, d_out_strides, n, m, k_start, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    inverse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
+                    v_strides, q_strides, d_out_strides, n, m, k_start, scale, GROUP, D, E);
 }
 """,
     ),
@@ -5096,19 +5116,21 @@ static void backward_rows_kernel(const Grid program, const Grid programs, q_type
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_type *k_ptr, v_type *v_ptr, inverse_type *inverse_ptr, delta_type *delta_ptr,
-        dq_type *dq_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *k_strides,
-        const int64_t *v_strides, int n, int m, int k_start, double scale, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr, inverse_type *inverse_ptr,
+        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start, double scale,
+        int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr, inverse_ptr,
-                delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, k_strides,
-                v_strides, n, m, k_start, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
+                    inverse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    d_out_strides, k_strides, v_strides, n, m, k_start, scale, GROUP, D, E);
 }
 """,
     ),
@@ -5145,15 +5167,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -5344,8 +5368,8 @@ static void sums_by_row_kernel(const Grid program, const Grid programs, k_type *
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, sums_type *sums_ptr,
-        plain_type *plain_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides, int n,
         int m, int k_start, int tiles, int segments, int leads, int group, int span, int GROUP,
         int D, int E, int WIDTH)
@@ -5354,9 +5378,10 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, s
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_row_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, plain_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k_strides, v_strides, n, m, k_start, tiles, segments,
-                leads, group, span, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_row_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, plain_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, n, m, k_start,
+                    tiles, segments, leads, group, span, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -5562,21 +5587,22 @@ static void rows_by_sums_kernel(const Grid program, const Grid programs, q_type 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, sums_type *sums_ptr,
-        plain_type *plain_ptr, rows_state_type *rows_state_ptr, total_state_type *total_state_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *q_strides, int n, int m, int k_start, int tiles, int segments, int leads,
-        int choices, int group, int span, double factor_2, double factor_3, int GROUP, int D, int E,
-        int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, rows_state_type *rows_state_ptr,
+        total_state_type *total_state_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int choices, int group, int span, double factor_2,
+        double factor_3, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        rows_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, sums_ptr, plain_ptr, rows_state_ptr,
-                total_state_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides, n, m, k_start,
-                tiles, segments, leads, choices, group, span, factor_2, factor_3, GROUP, D, E, LAST,
-                WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            rows_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, sums_ptr, plain_ptr,
+                    rows_state_ptr, total_state_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_strides, n, m, k_start, tiles, segments, leads, choices, group, span,
+                    factor_2, factor_3, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -5889,21 +5915,23 @@ static void row_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, inverse_type *inverse_ptr,
-        delta_type *delta_ptr, d_out_type *d_out_ptr, sums_type *sums_ptr, plain_type *plain_ptr,
-        dq_type *dq_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
-        int n, int m, int k_start, int tiles, int segments, int leads, int choices, int group,
-        int span, double factor_2, double factor_3, int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        inverse_type *inverse_ptr, delta_type *delta_ptr, d_out_type *d_out_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, dq_type *dq_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        int choices, int group, int span, double factor_2, double factor_3, int GROUP, int D, int E,
+        int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, inverse_ptr, delta_ptr,
-                d_out_ptr, sums_ptr, plain_ptr, dq_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
-                q_strides, d_out_strides, n, m, k_start, tiles, segments, leads, choices, group,
-                span, factor_2, factor_3, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, inverse_ptr, delta_ptr,
+                    d_out_ptr, sums_ptr, plain_ptr, dq_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_strides, d_out_strides, n, m, k_start, tiles, segments, leads, choices, group,
+                    span, factor_2, factor_3, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -5941,15 +5969,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -6172,21 +6202,22 @@ static void sums_by_key_kernel(const Grid program, const Grid programs, q_type *
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, inverse_type *inverse_ptr,
-        delta_type *delta_ptr, d_out_type *d_out_ptr, sums_type *sums_ptr, plain_type *plain_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
-        int tiles, int segments, int leads, int group, int span, double factor_2, double factor_3,
-        int GROUP, int D, int E, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        inverse_type *inverse_ptr, delta_type *delta_ptr, d_out_type *d_out_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        int n, int m, int k_start, int tiles, int segments, int leads, int group, int span,
+        double factor_2, double factor_3, int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_key_kernel((Grid){x, y, z}, programs, q_ptr, inverse_ptr, delta_ptr, d_out_ptr,
-                sums_ptr, plain_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
-                d_out_strides, n, m, k_start, tiles, segments, leads, group, span, factor_2,
-                factor_3, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_key_kernel((Grid){x, y, z}, programs, q_ptr, inverse_ptr, delta_ptr, d_out_ptr,
+                    sums_ptr, plain_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    d_out_strides, n, m, k_start, tiles, segments, leads, group, span, factor_2,
+                    factor_3, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -6340,8 +6371,8 @@ static void keys_by_sums_kernel(const Grid program, const Grid programs, k_type 
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, sums_type *sums_ptr,
-        dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr,
+        sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, int n, int m, int k_start,
         int tiles, int segments, int leads, int choices, int group, int span, int GROUP, int D,
         int E, int LAST, int WIDTH)
@@ -6350,9 +6381,10 @@ void run(const Grid programs, const int threads, k_type *k_ptr, sums_type *sums_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        keys_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, sums_ptr, dv_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k_strides, n, m, k_start, tiles, segments, leads,
-                choices, group, span, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            keys_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, sums_ptr, dv_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_strides, n, m, k_start, tiles, segments, leads,
+                    choices, group, span, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -6644,19 +6676,21 @@ static void key_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, sums_type *sums_ptr,
-        plain_type *plain_ptr, dk_type *dk_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides, int n,
-        int m, int k_start, int tiles, int segments, int leads, int choices, int group, int span,
-        int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, dk_type *dk_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides,
+        const int64_t *v_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        int choices, int group, int span, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, plain_ptr,
-                dk_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, n, m, k_start,
-                tiles, segments, leads, choices, group, span, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr,
+                    plain_ptr, dk_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides,
+                    n, m, k_start, tiles, segments, leads, choices, group, span, GROUP, D, E, LAST,
+                    WIDTH);
 }
 """,
     ),

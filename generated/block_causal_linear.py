@@ -3276,7 +3276,7 @@ def attention(
     2006.16236, by blocks).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -3478,7 +3478,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -3609,6 +3609,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -3639,6 +3648,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -4292,7 +4310,7 @@ static void forward_kernel(const Grid program, const Grid programs, q_of_row_typ
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
         k_of_key_type *k_of_key_ptr, v_type *v_ptr, out_type *out_ptr, inverse_type *inverse_ptr,
         lse_type *lse_ptr, residual_type *residual_ptr, rows_state_type *rows_state_ptr,
         total_state_type *total_state_ptr, q_start_type *q_start_ptr,
@@ -4304,10 +4322,11 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr, out_ptr,
-                inverse_ptr, lse_ptr, residual_ptr, rows_state_ptr, total_state_ptr, q_start_ptr,
-                kv_lengths_ptr, q_of_row_strides, k_of_key_strides, v_strides, n, m, k_start, GROUP,
-                D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr, out_ptr,
+                    inverse_ptr, lse_ptr, residual_ptr, rows_state_ptr, total_state_ptr,
+                    q_start_ptr, kv_lengths_ptr, q_of_row_strides, k_of_key_strides, v_strides, n,
+                    m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -4337,7 +4356,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
     real dot_q_of_rowk_of_key[BLOCK_M][BLOCK_N];
     int related[BLOCK_M][BLOCK_N];
     inverse_value inverse[BLOCK_M];
-    real share[BLOCK_M][BLOCK_N];
+    real share_[BLOCK_M][BLOCK_N];
     Rows d_out;
     real d_out_room[BLOCK_M][BLOCK_E];
     real d_share[BLOCK_M][BLOCK_N];
@@ -4380,7 +4399,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
     for (int r = 0; r < BLOCK_M; r++) {
         #pragma omp simd
         for (int c = 0; c < BLOCK_N; c++)
-            share[r][c] = dot_q_of_rowk_of_key[r][c] * inverse[r];
+            share_[r][c] = dot_q_of_rowk_of_key[r][c] * inverse[r];
     }
     multiply_pairs(MASKED ? spans : NULL, BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1,
             &v_turned[0][0], BLOCK_N, &d_share[0][0], BLOCK_N, 0);
@@ -4391,11 +4410,11 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
         #pragma omp simd
         for (int c = 0; c < BLOCK_N; c++) {
             d_weight[r][c] = (d_share[r][c] - delta[r]) * inverse[r];
-            if (MASKED) share[r][c] = related[r][c] ? share[r][c] : R(0.0);
+            if (MASKED) share_[r][c] = related[r][c] ? share_[r][c] : R(0.0);
             if (MASKED) d_weight[r][c] = related[r][c] ? d_weight[r][c] : R(0.0);
         }
     }
-    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N,
+    multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_E, &share_[0][0], 1, BLOCK_N,
             d_out.at, d_out.step, &dv[0][0], BLOCK_E);
     multiply_lanes(MASKED ? spans : NULL, BLOCK_N, BLOCK_M, BLOCK_D, &d_weight[0][0], 1, BLOCK_N,
             q_of_row.at, q_of_row.step, &d_k_of_key[0][0], BLOCK_D);
@@ -4516,21 +4535,22 @@ static void backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        q_of_row_type *q_of_row_ptr, d_out_type *d_out_ptr, inverse_type *inverse_ptr,
-        delta_type *delta_ptr, d_k_of_key_type *d_k_of_key_ptr, dv_type *dv_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides,
-        const int64_t *v_strides, const int64_t *q_of_row_strides, const int64_t *d_out_strides,
-        int n, int m, int k_start, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, q_of_row_type *q_of_row_ptr, d_out_type *d_out_ptr,
+        inverse_type *inverse_ptr, delta_type *delta_ptr, d_k_of_key_type *d_k_of_key_ptr,
+        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *k_of_key_strides, const int64_t *v_strides, const int64_t *q_of_row_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, q_of_row_ptr,
-                d_out_ptr, inverse_ptr, delta_ptr, d_k_of_key_ptr, dv_ptr, q_start_ptr,
-                kv_lengths_ptr, k_of_key_strides, v_strides, q_of_row_strides, d_out_strides, n, m,
-                k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, q_of_row_ptr,
+                    d_out_ptr, inverse_ptr, delta_ptr, d_k_of_key_ptr, dv_ptr, q_start_ptr,
+                    kv_lengths_ptr, k_of_key_strides, v_strides, q_of_row_strides, d_out_strides, n,
+                    m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -4685,19 +4705,21 @@ static void backward_rows_kernel(const Grid program, const Grid programs, d_out_
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_of_key_type *k_of_key_ptr,
-        v_type *v_ptr, inverse_type *inverse_ptr, delta_type *delta_ptr,
-        d_q_of_row_type *d_q_of_row_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *d_out_strides, const int64_t *k_of_key_strides, const int64_t *v_strides,
-        int n, int m, int k_start, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
+        k_of_key_type *k_of_key_ptr, v_type *v_ptr, inverse_type *inverse_ptr,
+        delta_type *delta_ptr, d_q_of_row_type *d_q_of_row_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides,
+        const int64_t *k_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
+        int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_of_key_ptr, v_ptr, inverse_ptr,
-                delta_ptr, d_q_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides,
-                k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_of_key_ptr, v_ptr,
+                    inverse_ptr, delta_ptr, d_q_of_row_ptr, q_start_ptr, kv_lengths_ptr,
+                    d_out_strides, k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -4992,7 +5014,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
         k_of_key_type *k_of_key_ptr, v_type *v_ptr, out_type *out_ptr, inverse_type *inverse_ptr,
         lse_type *lse_ptr, residual_type *residual_ptr, state_type *state_ptr,
         plain_type *plain_ptr, summed_type *summed_ptr, q_start_type *q_start_ptr,
@@ -5004,10 +5026,11 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_in_order_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr,
-                out_ptr, inverse_ptr, lse_ptr, residual_ptr, state_ptr, plain_ptr, summed_ptr,
-                q_start_ptr, kv_lengths_ptr, q_of_row_strides, k_of_key_strides, v_strides, n, m,
-                k_start, GROUP, D, E, RAW);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            forward_in_order_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr,
+                    out_ptr, inverse_ptr, lse_ptr, residual_ptr, state_ptr, plain_ptr, summed_ptr,
+                    q_start_ptr, kv_lengths_ptr, q_of_row_strides, k_of_key_strides, v_strides, n,
+                    m, k_start, GROUP, D, E, RAW);
 }
 """,
     ),
@@ -5044,15 +5067,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -5173,19 +5198,20 @@ static void sums_by_row_kernel(const Grid program, const Grid programs, k_of_key
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, const int64_t *v_strides,
-        int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
-        int WIDTH)
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides,
+        const int64_t *v_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_row_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr, plain_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_strides, n, m, k_start,
-                tiles, segments, leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_row_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr, plain_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_strides, n, m,
+                    k_start, tiles, segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -5294,19 +5320,21 @@ static void rows_by_sums_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, sums_type *sums_ptr,
-        plain_type *plain_ptr, rows_state_type *rows_state_ptr, total_state_type *total_state_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *q_of_row_strides, int n, int m, int k_start, int tiles, int segments,
-        int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, rows_state_type *rows_state_ptr,
+        total_state_type *total_state_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        rows_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, sums_ptr, plain_ptr,
-                rows_state_ptr, total_state_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
-                q_of_row_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            rows_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, sums_ptr, plain_ptr,
+                    rows_state_ptr, total_state_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_of_row_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST,
+                    WIDTH);
 }
 """,
     ),
@@ -5427,7 +5455,7 @@ static void row_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
         inverse_type *inverse_ptr, delta_type *delta_ptr, d_out_type *d_out_ptr,
         sums_type *sums_ptr, plain_type *plain_ptr, d_q_of_row_type *d_q_of_row_ptr,
         runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
@@ -5438,10 +5466,11 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, inverse_ptr,
-                delta_ptr, d_out_ptr, sums_ptr, plain_ptr, d_q_of_row_ptr, runs_ptr, q_start_ptr,
-                kv_lengths_ptr, q_of_row_strides, d_out_strides, n, m, k_start, tiles, segments,
-                leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, inverse_ptr,
+                    delta_ptr, d_out_ptr, sums_ptr, plain_ptr, d_q_of_row_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, q_of_row_strides, d_out_strides, n, m, k_start,
+                    tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -5479,15 +5508,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -5632,7 +5663,7 @@ static void sums_by_key_kernel(const Grid program, const Grid programs, q_of_row
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
         inverse_type *inverse_ptr, delta_type *delta_ptr, d_out_type *d_out_ptr,
         sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
@@ -5643,10 +5674,11 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_key_kernel((Grid){x, y, z}, programs, q_of_row_ptr, inverse_ptr, delta_ptr,
-                d_out_ptr, sums_ptr, plain_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
-                q_of_row_strides, d_out_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E,
-                WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_key_kernel((Grid){x, y, z}, programs, q_of_row_ptr, inverse_ptr, delta_ptr,
+                    d_out_ptr, sums_ptr, plain_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_of_row_strides, d_out_strides, n, m, k_start, tiles, segments, leads, GROUP,
+                    D, E, WIDTH);
 }
 """,
     ),
@@ -5733,8 +5765,8 @@ static void keys_by_sums_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, sums_type *sums_ptr,
-        dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, int n, int m, int k_start,
         int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
@@ -5742,9 +5774,10 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, su
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        keys_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, sums_ptr, dv_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k_of_key_strides, n, m, k_start, tiles, segments,
-                leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            keys_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, sums_ptr, dv_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_of_key_strides, n, m, k_start, tiles, segments,
+                    leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -5856,8 +5889,8 @@ static void key_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        sums_type *sums_ptr, plain_type *plain_ptr, d_k_of_key_type *d_k_of_key_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, sums_type *sums_ptr, plain_type *plain_ptr, d_k_of_key_type *d_k_of_key_ptr,
         runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
         const int64_t *k_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
         int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
@@ -5866,9 +5899,11 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr,
-                plain_ptr, d_k_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides,
-                v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr,
+                    plain_ptr, d_k_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    k_of_key_strides, v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E,
+                    LAST, WIDTH);
 }
 """,
     ),

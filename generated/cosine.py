@@ -1633,7 +1633,7 @@ def attention(
     section 3.2).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         temperature: [heads], a parameter; float32 or as q.
@@ -1845,7 +1845,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -1976,6 +1976,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -2006,6 +2015,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -2672,7 +2690,7 @@ static void forward_kernel(const Grid program, const Grid programs, q_of_row_typ
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
         temperature_of_row_type *temperature_of_row_ptr, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
         out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
@@ -2683,9 +2701,11 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_of_row_ptr, temperature_of_row_ptr,
-                k_of_key_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr,
-                q_of_row_strides, k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_of_row_ptr, temperature_of_row_ptr,
+                    k_of_key_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, q_start_ptr,
+                    kv_lengths_ptr, q_of_row_strides, k_of_key_strides, v_strides, n, m, k_start,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -2884,8 +2904,8 @@ static void backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        q_of_row_type *q_of_row_ptr, temperature_of_row_type *temperature_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, q_of_row_type *q_of_row_ptr, temperature_of_row_type *temperature_of_row_ptr,
         d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
         d_k_of_key_type *d_k_of_key_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, const int64_t *v_strides,
@@ -2896,10 +2916,11 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, q_of_row_ptr,
-                temperature_of_row_ptr, d_out_ptr, lse_ptr, delta_ptr, d_k_of_key_ptr, dv_ptr,
-                q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_strides, q_of_row_strides,
-                d_out_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, q_of_row_ptr,
+                    temperature_of_row_ptr, d_out_ptr, lse_ptr, delta_ptr, d_k_of_key_ptr, dv_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_strides, q_of_row_strides,
+                    d_out_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -3090,7 +3111,7 @@ static void backward_rows_kernel(const Grid program, const Grid programs,
                 d_temperature_of_row[r]);
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
         temperature_of_row_type *temperature_of_row_ptr, d_out_type *d_out_ptr,
         k_of_key_type *k_of_key_ptr, v_type *v_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
         d_q_of_row_type *d_q_of_row_ptr, d_temperature_of_row_type *d_temperature_of_row_ptr,
@@ -3102,10 +3123,11 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, q_of_row_ptr, temperature_of_row_ptr,
-                d_out_ptr, k_of_key_ptr, v_ptr, lse_ptr, delta_ptr, d_q_of_row_ptr,
-                d_temperature_of_row_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides,
-                d_out_strides, k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, q_of_row_ptr, temperature_of_row_ptr,
+                    d_out_ptr, k_of_key_ptr, v_ptr, lse_ptr, delta_ptr, d_q_of_row_ptr,
+                    d_temperature_of_row_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides,
+                    d_out_strides, k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),

@@ -1441,7 +1441,7 @@ def _one(
     section 2.1), causal.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -2795,7 +2795,7 @@ def attention(
     The branches one, two are combined to one - (exp(dot(a1, b1)) - exp(dot(a2, b2)) + 0.8) * two.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         q2: [batch, heads, n, d], given; float32 or as q.
@@ -3143,7 +3143,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -3274,6 +3274,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -3304,6 +3313,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -3969,8 +3987,8 @@ static void one_forward_kernel(const Grid program, const Grid programs, q_type *
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
         const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
         double scale_log2, int GROUP, int D, int E)
@@ -3979,9 +3997,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        one_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-                residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m,
-                k_start, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            one_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+                    residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n,
+                    m, k_start, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -4181,21 +4200,22 @@ static void one_backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dk_type *dk_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, double d_dot_factor,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        one_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
-                v_strides, q_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP,
-                D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            one_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
+                    v_strides, q_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -4370,19 +4390,22 @@ static void one_backward_rows_kernel(const Grid program, const Grid programs, q_
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
-        const int64_t *d_out_strides, const int64_t *k_strides, const int64_t *v_strides, int n,
-        int m, int k_start, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        one_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr,
-                delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, k_strides,
-                v_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            one_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
+                    lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    d_out_strides, k_strides, v_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -4591,8 +4614,8 @@ static void one_backward_at_once_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
         const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *dq_total_strides,
@@ -4602,10 +4625,11 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        one_backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
-                d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            one_backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                    k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -4818,8 +4842,8 @@ static void two_forward_kernel(const Grid program, const Grid programs, q2_type 
     }
 }
 
-void run(const Grid programs, const int threads, q2_type *q2_ptr, k2_type *k2_ptr, v_type *v_ptr,
-        out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
+void run(const Grid programs, const int threads, const int share, q2_type *q2_ptr, k2_type *k2_ptr,
+        v_type *v_ptr, out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q2_strides,
         const int64_t *k2_strides, const int64_t *v_strides, int n, int m, int k_start,
         double scale_log2, int GROUP, int D, int E)
@@ -4828,9 +4852,10 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, k2_type *k2_pt
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        two_forward_kernel((Grid){x, y, z}, programs, q2_ptr, k2_ptr, v_ptr, out_ptr, lse_ptr,
-                residual_ptr, q_start_ptr, kv_lengths_ptr, q2_strides, k2_strides, v_strides, n, m,
-                k_start, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            two_forward_kernel((Grid){x, y, z}, programs, q2_ptr, k2_ptr, v_ptr, out_ptr, lse_ptr,
+                    residual_ptr, q_start_ptr, kv_lengths_ptr, q2_strides, k2_strides, v_strides, n,
+                    m, k_start, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -5032,21 +5057,22 @@ static void two_backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr, q2_type *q2_ptr,
-        d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr, d_k2_type *d_k2_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k2_strides, const int64_t *v_strides, const int64_t *q2_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, double d_dot_factor,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k2_type *k2_ptr, v_type *v_ptr,
+        q2_type *q2_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        d_k2_type *d_k2_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k2_strides, const int64_t *v_strides,
+        const int64_t *q2_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        two_backward_columns_kernel((Grid){x, y, z}, programs, k2_ptr, v_ptr, q2_ptr, d_out_ptr,
-                lse_ptr, delta_ptr, d_k2_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k2_strides,
-                v_strides, q2_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2,
-                GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            two_backward_columns_kernel((Grid){x, y, z}, programs, k2_ptr, v_ptr, q2_ptr, d_out_ptr,
+                    lse_ptr, delta_ptr, d_k2_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k2_strides,
+                    v_strides, q2_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -5221,21 +5247,22 @@ static void two_backward_rows_kernel(const Grid program, const Grid programs, q2
     }
 }
 
-void run(const Grid programs, const int threads, q2_type *q2_ptr, d_out_type *d_out_ptr,
-        k2_type *k2_ptr, v_type *v_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
-        d_q2_type *d_q2_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *q2_strides, const int64_t *d_out_strides, const int64_t *k2_strides,
-        const int64_t *v_strides, int n, int m, int k_start, double d_dot_factor, double scale_log2,
-        int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q2_type *q2_ptr,
+        d_out_type *d_out_ptr, k2_type *k2_ptr, v_type *v_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, d_q2_type *d_q2_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q2_strides, const int64_t *d_out_strides,
+        const int64_t *k2_strides, const int64_t *v_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        two_backward_rows_kernel((Grid){x, y, z}, programs, q2_ptr, d_out_ptr, k2_ptr, v_ptr,
-                lse_ptr, delta_ptr, d_q2_ptr, q_start_ptr, kv_lengths_ptr, q2_strides,
-                d_out_strides, k2_strides, v_strides, n, m, k_start, d_dot_factor, scale_log2,
-                GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            two_backward_rows_kernel((Grid){x, y, z}, programs, q2_ptr, d_out_ptr, k2_ptr, v_ptr,
+                    lse_ptr, delta_ptr, d_q2_ptr, q_start_ptr, kv_lengths_ptr, q2_strides,
+                    d_out_strides, k2_strides, v_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -5445,8 +5472,8 @@ static void two_backward_at_once_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr, q2_type *q2_ptr,
-        d_out_type *d_out_ptr, d_q2_total_type *d_q2_total_ptr, lse_type *lse_ptr,
+void run(const Grid programs, const int threads, const int share, k2_type *k2_ptr, v_type *v_ptr,
+        q2_type *q2_ptr, d_out_type *d_out_ptr, d_q2_total_type *d_q2_total_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, d_k2_type *d_k2_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k2_strides, const int64_t *v_strides,
         const int64_t *q2_strides, const int64_t *d_out_strides, const int64_t *d_q2_total_strides,
@@ -5456,10 +5483,11 @@ void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        two_backward_at_once_kernel((Grid){x, y, z}, programs, k2_ptr, v_ptr, q2_ptr, d_out_ptr,
-                d_q2_total_ptr, lse_ptr, delta_ptr, d_k2_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                k2_strides, v_strides, q2_strides, d_out_strides, d_q2_total_strides, n, m, k_start,
-                d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            two_backward_at_once_kernel((Grid){x, y, z}, programs, k2_ptr, v_ptr, q2_ptr, d_out_ptr,
+                    d_q2_total_ptr, lse_ptr, delta_ptr, d_k2_ptr, dv_ptr, q_start_ptr,
+                    kv_lengths_ptr, k2_strides, v_strides, q2_strides, d_out_strides,
+                    d_q2_total_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),

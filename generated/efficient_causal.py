@@ -2604,7 +2604,7 @@ def _sums(
     (after arXiv 1812.01243).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
@@ -4602,7 +4602,7 @@ def _mean(
     (after arXiv 1812.01243).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         sums: [batch, heads, n, d], given; float32 or as q.
@@ -4867,7 +4867,7 @@ def attention(
     The branches sums, mean are combined to mean.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -5129,7 +5129,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -5260,6 +5260,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -5290,6 +5299,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -5779,15 +5797,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -5825,15 +5845,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -5962,16 +5984,18 @@ static void sums_forward_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, out_type *out_ptr,
-        out_state_type *out_state_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_of_key_strides, int n, int m, int k_start, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        out_type *out_ptr, out_state_type *out_state_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, int n, int m, int k_start,
+        int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_forward_kernel((Grid){x, y, z}, programs, k_of_key_ptr, out_ptr, out_state_ptr,
-                q_start_ptr, kv_lengths_ptr, k_of_key_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_forward_kernel((Grid){x, y, z}, programs, k_of_key_ptr, out_ptr, out_state_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_of_key_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -6093,7 +6117,7 @@ static void sums_backward_columns_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr,
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
         d_k_of_key_type *d_k_of_key_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
         const int64_t *d_out_strides, int n, int m, int k_start, int GROUP, int D, int E)
 {
@@ -6101,8 +6125,9 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_backward_columns_kernel((Grid){x, y, z}, programs, d_out_ptr, d_k_of_key_ptr,
-                q_start_ptr, kv_lengths_ptr, d_out_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_backward_columns_kernel((Grid){x, y, z}, programs, d_out_ptr, d_k_of_key_ptr,
+                    q_start_ptr, kv_lengths_ptr, d_out_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -6209,18 +6234,19 @@ static void sums_sums_by_row_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, sums_type *sums_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_of_key_strides, int n, int m, int k_start, int tiles, int segments,
-        int leads, int GROUP, int D, int E, int WIDTH)
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_sums_by_row_kernel((Grid){x, y, z}, programs, k_of_key_ptr, sums_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k_of_key_strides, n, m, k_start, tiles, segments,
-                leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_sums_by_row_kernel((Grid){x, y, z}, programs, k_of_key_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_of_key_strides, n, m, k_start, tiles, segments,
+                    leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -6305,18 +6331,19 @@ static void sums_rows_by_sums_kernel(const Grid program, const Grid programs, su
     }
 }
 
-void run(const Grid programs, const int threads, sums_type *sums_ptr, out_state_type *out_state_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n,
-        int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E, int LAST,
-        int WIDTH)
+void run(const Grid programs, const int threads, const int share, sums_type *sums_ptr,
+        out_state_type *out_state_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int segments,
+        int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_rows_by_sums_kernel((Grid){x, y, z}, programs, sums_ptr, out_state_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, n, m, k_start, tiles, segments, leads, GROUP, D, E,
-                LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_rows_by_sums_kernel((Grid){x, y, z}, programs, sums_ptr, out_state_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, n, m, k_start, tiles, segments, leads, GROUP, D, E,
+                    LAST, WIDTH);
 }
 """,
     ),
@@ -6426,18 +6453,19 @@ static void sums_sums_by_key_kernel(const Grid program, const Grid programs, d_o
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr, sums_type *sums_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
-        int GROUP, int D, int E, int WIDTH)
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
+        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_sums_by_key_kernel((Grid){x, y, z}, programs, d_out_ptr, sums_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, d_out_strides, n, m, k_start, tiles, segments, leads,
-                GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_sums_by_key_kernel((Grid){x, y, z}, programs, d_out_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, d_out_strides, n, m, k_start, tiles, segments,
+                    leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -6525,7 +6553,7 @@ static void sums_keys_by_sums_kernel(const Grid program, const Grid programs, su
     }
 }
 
-void run(const Grid programs, const int threads, sums_type *sums_ptr,
+void run(const Grid programs, const int threads, const int share, sums_type *sums_ptr,
         d_k_of_key_type *d_k_of_key_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int segments,
         int leads, int GROUP, int D, int E, int LAST, int WIDTH)
@@ -6534,9 +6562,10 @@ void run(const Grid programs, const int threads, sums_type *sums_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_keys_by_sums_kernel((Grid){x, y, z}, programs, sums_ptr, d_k_of_key_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, n, m, k_start, tiles, segments, leads, GROUP, D, E,
-                LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_keys_by_sums_kernel((Grid){x, y, z}, programs, sums_ptr, d_k_of_key_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, n, m, k_start, tiles, segments, leads, GROUP, D, E,
+                    LAST, WIDTH);
 }
 """,
     ),
@@ -6686,7 +6715,7 @@ static void mean_forward_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
         k_of_key_type *k_of_key_ptr, v_type *v_ptr, out_type *out_ptr,
         out_state_type *out_state_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
         const int64_t *q_of_row_strides, const int64_t *k_of_key_strides, const int64_t *v_strides,
@@ -6696,9 +6725,10 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mean_forward_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr, out_ptr,
-                out_state_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides, k_of_key_strides,
-                v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mean_forward_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr,
+                    out_ptr, out_state_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides,
+                    k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -6882,19 +6912,22 @@ static void mean_backward_columns_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        q_of_row_type *q_of_row_ptr, d_out_type *d_out_ptr, d_k_of_key_type *d_k_of_key_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_of_key_strides, const int64_t *v_strides, const int64_t *q_of_row_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, q_of_row_type *q_of_row_ptr, d_out_type *d_out_ptr,
+        d_k_of_key_type *d_k_of_key_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, const int64_t *v_strides,
+        const int64_t *q_of_row_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mean_backward_columns_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, q_of_row_ptr,
-                d_out_ptr, d_k_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides,
-                v_strides, q_of_row_strides, d_out_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mean_backward_columns_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr,
+                    q_of_row_ptr, d_out_ptr, d_k_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                    k_of_key_strides, v_strides, q_of_row_strides, d_out_strides, n, m, k_start,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -7039,9 +7072,9 @@ static void backward_rows_kernel(const Grid program, const Grid programs, d_out_
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_of_key_type *k_of_key_ptr,
-        v_type *v_ptr, d_q_of_row_type *d_q_of_row_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides,
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
+        k_of_key_type *k_of_key_ptr, v_type *v_ptr, d_q_of_row_type *d_q_of_row_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides,
         const int64_t *k_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
         int GROUP, int D, int E)
 {
@@ -7049,9 +7082,10 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_of_key
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_of_key_ptr, v_ptr,
-                d_q_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides, k_of_key_strides,
-                v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_of_key_ptr, v_ptr,
+                    d_q_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides, k_of_key_strides,
+                    v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -7266,7 +7300,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
         k_of_key_type *k_of_key_ptr, v_type *v_ptr, out_type *out_ptr, state_type *state_ptr,
         plain_type *plain_ptr, summed_type *summed_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
@@ -7277,9 +7311,10 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_in_order_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr,
-                out_ptr, state_ptr, plain_ptr, summed_ptr, q_start_ptr, kv_lengths_ptr,
-                q_of_row_strides, k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            forward_in_order_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr,
+                    out_ptr, state_ptr, plain_ptr, summed_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_of_row_strides, k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -7377,8 +7412,8 @@ static void mean_sums_by_row_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, const int64_t *v_strides,
         int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
         int WIDTH)
@@ -7387,9 +7422,10 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mean_sums_by_row_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_strides, n, m, k_start, tiles,
-                segments, leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mean_sums_by_row_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_strides, n, m,
+                    k_start, tiles, segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -7473,18 +7509,20 @@ static void mean_rows_by_sums_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, sums_type *sums_ptr,
-        out_state_type *out_state_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides, int n, int m, int k_start,
-        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
+        sums_type *sums_ptr, out_state_type *out_state_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
+        int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
+        int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mean_rows_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, sums_ptr, out_state_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides, n, m, k_start, tiles,
-                segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mean_rows_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, sums_ptr,
+                    out_state_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides, n, m,
+                    k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -7586,19 +7624,21 @@ static void row_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, d_out_type *d_out_ptr,
-        sums_type *sums_ptr, d_q_of_row_type *d_q_of_row_ptr, runs_type *runs_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
-        int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, d_q_of_row_type *d_q_of_row_ptr,
+        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *q_of_row_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, d_out_ptr, sums_ptr,
-                d_q_of_row_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides,
-                d_out_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, d_out_ptr,
+                    sums_ptr, d_q_of_row_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_of_row_strides, d_out_strides, n, m, k_start, tiles, segments, leads, GROUP,
+                    D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -7702,8 +7742,8 @@ static void mean_sums_by_key_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, d_out_type *d_out_ptr,
-        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
         const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
         int GROUP, int D, int E, int WIDTH)
@@ -7712,9 +7752,10 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, d_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mean_sums_by_key_kernel((Grid){x, y, z}, programs, q_of_row_ptr, d_out_ptr, sums_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides, d_out_strides, n, m,
-                k_start, tiles, segments, leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mean_sums_by_key_kernel((Grid){x, y, z}, programs, q_of_row_ptr, d_out_ptr, sums_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides, d_out_strides, n, m,
+                    k_start, tiles, segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -7801,8 +7842,8 @@ static void mean_keys_by_sums_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, sums_type *sums_ptr,
-        dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, int n, int m, int k_start,
         int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
@@ -7810,9 +7851,10 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, su
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mean_keys_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, sums_ptr, dv_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides, n, m, k_start, tiles,
-                segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mean_keys_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, sums_ptr, dv_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -7914,8 +7956,8 @@ static void key_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        sums_type *sums_ptr, d_k_of_key_type *d_k_of_key_ptr, runs_type *runs_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, sums_type *sums_ptr, d_k_of_key_type *d_k_of_key_ptr, runs_type *runs_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides,
         const int64_t *v_strides, int n, int m, int k_start, int tiles, int segments, int leads,
         int GROUP, int D, int E, int LAST, int WIDTH)
@@ -7924,9 +7966,10 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr,
-                d_k_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_strides,
-                n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr,
+                    d_k_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides,
+                    v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),

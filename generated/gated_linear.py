@@ -3871,7 +3871,7 @@ def attention(
     arXiv 2405.21060, section 6).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         g: [batch, kv heads, m], given; float32 or as q.
@@ -4324,7 +4324,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -4455,6 +4455,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -4485,6 +4494,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -5111,7 +5129,7 @@ static void forward_kernel(const Grid program, const Grid programs, q_type *q_pt
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
         k_type *k_ptr, v_type *v_ptr, G_whole_of_key_type *G_whole_of_key_ptr,
         G_rest_of_key_type *G_rest_of_key_ptr, out_type *out_ptr, out_state_type *out_state_ptr,
@@ -5123,10 +5141,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr, G_rest_of_row_ptr,
-                k_ptr, v_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, out_ptr, out_state_ptr,
-                q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m, k_start, scale,
-                GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr, G_rest_of_row_ptr,
+                    k_ptr, v_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, out_ptr, out_state_ptr,
+                    q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m, k_start,
+                    scale, GROUP, D, E);
 }
 """,
     ),
@@ -5361,7 +5380,7 @@ static void backward_columns_kernel(const Grid program, const Grid programs, k_t
                 seen[c] ? d_G_rest_of_key[c] : R(0.0));
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
         G_whole_of_key_type *G_whole_of_key_ptr, G_rest_of_key_type *G_rest_of_key_ptr,
         q_type *q_ptr, G_whole_of_row_type *G_whole_of_row_ptr,
         G_rest_of_row_type *G_rest_of_row_ptr, d_out_type *d_out_ptr, dk_type *dk_ptr,
@@ -5374,11 +5393,12 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, G_whole_of_key_ptr,
-                G_rest_of_key_ptr, q_ptr, G_whole_of_row_ptr, G_rest_of_row_ptr, d_out_ptr, dk_ptr,
-                dv_ptr, d_G_rest_of_key_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides,
-                q_strides, d_out_strides, n, m, k_start, scale, d_G_rest_of_key_pair_constant,
-                GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, G_whole_of_key_ptr,
+                    G_rest_of_key_ptr, q_ptr, G_whole_of_row_ptr, G_rest_of_row_ptr, d_out_ptr,
+                    dk_ptr, dv_ptr, d_G_rest_of_key_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
+                    v_strides, q_strides, d_out_strides, n, m, k_start, scale,
+                    d_G_rest_of_key_pair_constant, GROUP, D, E);
 }
 """,
     ),
@@ -5579,7 +5599,7 @@ static void backward_rows_kernel(const Grid program, const Grid programs, q_type
                 d_G_rest_of_row[r]);
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
         d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr,
         G_whole_of_key_type *G_whole_of_key_ptr, G_rest_of_key_type *G_rest_of_key_ptr,
@@ -5592,10 +5612,12 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr,
-                G_rest_of_row_ptr, d_out_ptr, k_ptr, v_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr,
-                dq_ptr, d_G_rest_of_row_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides,
-                k_strides, v_strides, n, m, k_start, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr,
+                    G_rest_of_row_ptr, d_out_ptr, k_ptr, v_ptr, G_whole_of_key_ptr,
+                    G_rest_of_key_ptr, dq_ptr, d_G_rest_of_row_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_strides, d_out_strides, k_strides, v_strides, n, m, k_start, scale, GROUP, D,
+                    E);
 }
 """,
     ),
@@ -5632,15 +5654,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -5781,7 +5805,7 @@ static void sums_by_row_kernel(const Grid program, const Grid programs, k_type *
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
         G_whole_of_key_type *G_whole_of_key_ptr, G_rest_of_key_type *G_rest_of_key_ptr,
         sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides, int n,
@@ -5791,9 +5815,10 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_row_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, G_whole_of_key_ptr,
-                G_rest_of_key_ptr, sums_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
-                v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_row_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, G_whole_of_key_ptr,
+                    G_rest_of_key_ptr, sums_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
+                    v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -5905,7 +5930,7 @@ static void rows_by_sums_kernel(const Grid program, const Grid programs, q_type 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
         G_whole_of_key_type *G_whole_of_key_ptr, G_rest_of_key_type *G_rest_of_key_ptr,
         sums_type *sums_ptr, out_state_type *out_state_ptr, runs_type *runs_ptr,
@@ -5917,10 +5942,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        rows_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr, G_rest_of_row_ptr,
-                G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr, out_state_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, q_strides, n, m, k_start, tiles, segments, leads,
-                factor_1, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            rows_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr,
+                    G_rest_of_row_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr,
+                    out_state_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides, n, m, k_start,
+                    tiles, segments, leads, factor_1, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -6072,7 +6098,7 @@ static void row_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
         d_out_type *d_out_ptr, G_whole_of_key_type *G_whole_of_key_ptr,
         G_rest_of_key_type *G_rest_of_key_ptr, sums_type *sums_ptr, dq_type *dq_ptr,
@@ -6085,11 +6111,12 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr,
-                G_rest_of_row_ptr, d_out_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr,
-                dq_ptr, d_G_rest_of_row_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
-                d_out_strides, n, m, k_start, tiles, segments, leads, factor_1, GROUP, D, E, LAST,
-                WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr,
+                    G_rest_of_row_ptr, d_out_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr,
+                    dq_ptr, d_G_rest_of_row_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    d_out_strides, n, m, k_start, tiles, segments, leads, factor_1, GROUP, D, E,
+                    LAST, WIDTH);
 }
 """,
     ),
@@ -6127,15 +6154,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -6280,7 +6309,7 @@ static void sums_by_key_kernel(const Grid program, const Grid programs, q_type *
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
         d_out_type *d_out_ptr, sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
@@ -6291,9 +6320,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_key_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr, G_rest_of_row_ptr,
-                d_out_ptr, sums_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
-                d_out_strides, n, m, k_start, tiles, segments, leads, factor_1, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_key_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr,
+                    G_rest_of_row_ptr, d_out_ptr, sums_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_strides, d_out_strides, n, m, k_start, tiles, segments, leads, factor_1,
+                    GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -6410,21 +6441,23 @@ static void keys_by_sums_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, G_whole_of_row_type *G_whole_of_row_ptr,
-        G_rest_of_row_type *G_rest_of_row_ptr, k_type *k_ptr,
-        G_whole_of_key_type *G_whole_of_key_ptr, G_rest_of_key_type *G_rest_of_key_ptr,
-        sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, int n, int m, int k_start,
-        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share,
+        G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
+        k_type *k_ptr, G_whole_of_key_type *G_whole_of_key_ptr,
+        G_rest_of_key_type *G_rest_of_key_ptr, sums_type *sums_ptr, dv_type *dv_ptr,
+        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *k_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        keys_by_sums_kernel((Grid){x, y, z}, programs, G_whole_of_row_ptr, G_rest_of_row_ptr, k_ptr,
-                G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr, dv_ptr, runs_ptr, q_start_ptr,
-                kv_lengths_ptr, k_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST,
-                WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            keys_by_sums_kernel((Grid){x, y, z}, programs, G_whole_of_row_ptr, G_rest_of_row_ptr,
+                    k_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr, dv_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_strides, n, m, k_start, tiles, segments, leads,
+                    GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -6585,22 +6618,25 @@ static void key_gradients_by_sums_kernel(const Grid program, const Grid programs
                 d_G_rest_of_key[c]);
 }
 
-void run(const Grid programs, const int threads, G_whole_of_row_type *G_whole_of_row_ptr,
-        G_rest_of_row_type *G_rest_of_row_ptr, k_type *k_ptr, v_type *v_ptr,
-        G_whole_of_key_type *G_whole_of_key_ptr, G_rest_of_key_type *G_rest_of_key_ptr,
-        sums_type *sums_ptr, dk_type *dk_ptr, d_G_rest_of_key_type *d_G_rest_of_key_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start, int tiles,
-        int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share,
+        G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
+        k_type *k_ptr, v_type *v_ptr, G_whole_of_key_type *G_whole_of_key_ptr,
+        G_rest_of_key_type *G_rest_of_key_ptr, sums_type *sums_ptr, dk_type *dk_ptr,
+        d_G_rest_of_key_type *d_G_rest_of_key_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides, int n,
+        int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E, int LAST,
+        int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, G_whole_of_row_ptr,
-                G_rest_of_row_ptr, k_ptr, v_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr,
-                dk_ptr, d_G_rest_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
-                v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            key_gradients_by_sums_kernel((Grid){x, y, z}, programs, G_whole_of_row_ptr,
+                    G_rest_of_row_ptr, k_ptr, v_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr,
+                    sums_ptr, dk_ptr, d_G_rest_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    k_strides, v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST,
+                    WIDTH);
 }
 """,
     ),

@@ -4140,7 +4140,7 @@ def attention(
     section 4.1).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         g: [batch, kv heads, m, d], given; float32 or as q.
@@ -4595,7 +4595,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -4726,6 +4726,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -4756,6 +4765,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -5401,7 +5419,7 @@ static void forward_kernel(const Grid program, const Grid programs, q_channels_t
     }
 }
 
-void run(const Grid programs, const int threads, q_channels_type *q_channels_ptr,
+void run(const Grid programs, const int threads, const int share, q_channels_type *q_channels_ptr,
         G_whole_of_row_channels_type *G_whole_of_row_channels_ptr,
         G_rest_of_row_channels_type *G_rest_of_row_channels_ptr, k_channels_type *k_channels_ptr,
         G_whole_of_key_channels_type *G_whole_of_key_channels_ptr,
@@ -5413,10 +5431,11 @@ void run(const Grid programs, const int threads, q_channels_type *q_channels_ptr
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_channels_ptr, G_whole_of_row_channels_ptr,
-                G_rest_of_row_channels_ptr, k_channels_ptr, G_whole_of_key_channels_ptr,
-                G_rest_of_key_channels_ptr, v_ptr, out_ptr, out_state_ptr, q_start_ptr,
-                kv_lengths_ptr, v_strides, n, m, k_start, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_channels_ptr, G_whole_of_row_channels_ptr,
+                    G_rest_of_row_channels_ptr, k_channels_ptr, G_whole_of_key_channels_ptr,
+                    G_rest_of_key_channels_ptr, v_ptr, out_ptr, out_state_ptr, q_start_ptr,
+                    kv_lengths_ptr, v_strides, n, m, k_start, scale, GROUP, D, E);
 }
 """,
     ),
@@ -5709,7 +5728,7 @@ static void backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_channels_type *k_channels_ptr,
+void run(const Grid programs, const int threads, const int share, k_channels_type *k_channels_ptr,
         G_whole_of_key_channels_type *G_whole_of_key_channels_ptr,
         G_rest_of_key_channels_type *G_rest_of_key_channels_ptr, v_type *v_ptr,
         q_channels_type *q_channels_ptr, G_whole_of_row_channels_type *G_whole_of_row_channels_ptr,
@@ -5723,11 +5742,12 @@ void run(const Grid programs, const int threads, k_channels_type *k_channels_ptr
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_channels_ptr,
-                G_whole_of_key_channels_ptr, G_rest_of_key_channels_ptr, v_ptr, q_channels_ptr,
-                G_whole_of_row_channels_ptr, G_rest_of_row_channels_ptr, d_out_ptr, dk_ptr,
-                d_G_rest_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, v_strides, d_out_strides,
-                n, m, k_start, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_channels_ptr,
+                    G_whole_of_key_channels_ptr, G_rest_of_key_channels_ptr, v_ptr, q_channels_ptr,
+                    G_whole_of_row_channels_ptr, G_rest_of_row_channels_ptr, d_out_ptr, dk_ptr,
+                    d_G_rest_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, v_strides,
+                    d_out_strides, n, m, k_start, scale, GROUP, D, E);
 }
 """,
     ),
@@ -5962,7 +5982,7 @@ static void backward_rows_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_channels_type *q_channels_ptr,
+void run(const Grid programs, const int threads, const int share, q_channels_type *q_channels_ptr,
         G_whole_of_row_channels_type *G_whole_of_row_channels_ptr,
         G_rest_of_row_channels_type *G_rest_of_row_channels_ptr, d_out_type *d_out_ptr,
         k_channels_type *k_channels_ptr, G_whole_of_key_channels_type *G_whole_of_key_channels_ptr,
@@ -5975,10 +5995,12 @@ void run(const Grid programs, const int threads, q_channels_type *q_channels_ptr
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, q_channels_ptr, G_whole_of_row_channels_ptr,
-                G_rest_of_row_channels_ptr, d_out_ptr, k_channels_ptr, G_whole_of_key_channels_ptr,
-                G_rest_of_key_channels_ptr, v_ptr, dq_ptr, d_G_rest_of_row_ptr, q_start_ptr,
-                kv_lengths_ptr, d_out_strides, v_strides, n, m, k_start, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, q_channels_ptr,
+                    G_whole_of_row_channels_ptr, G_rest_of_row_channels_ptr, d_out_ptr,
+                    k_channels_ptr, G_whole_of_key_channels_ptr, G_rest_of_key_channels_ptr, v_ptr,
+                    dq_ptr, d_G_rest_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides,
+                    v_strides, n, m, k_start, scale, GROUP, D, E);
 }
 """,
     ),
@@ -6015,15 +6037,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -6188,7 +6212,7 @@ static void sums_by_row_kernel(const Grid program, const Grid programs, k_type *
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr,
         G_whole_of_key_type *G_whole_of_key_ptr, G_rest_of_key_type *G_rest_of_key_ptr,
         v_type *v_ptr, sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides,
@@ -6200,10 +6224,11 @@ void run(const Grid programs, const int threads, k_type *k_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_row_kernel((Grid){x, y, z}, programs, k_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr,
-                v_ptr, sums_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
-                G_whole_of_key_strides, G_rest_of_key_strides, v_strides, n, m, k_start, tiles,
-                segments, leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_row_kernel((Grid){x, y, z}, programs, k_ptr, G_whole_of_key_ptr,
+                    G_rest_of_key_ptr, v_ptr, sums_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    k_strides, G_whole_of_key_strides, G_rest_of_key_strides, v_strides, n, m,
+                    k_start, tiles, segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -6335,7 +6360,7 @@ static void rows_by_sums_kernel(const Grid program, const Grid programs, q_type 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
         G_whole_of_key_type *G_whole_of_key_ptr, G_rest_of_key_type *G_rest_of_key_ptr,
         sums_type *sums_ptr, out_state_type *out_state_ptr, runs_type *runs_ptr,
@@ -6349,11 +6374,13 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        rows_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr, G_rest_of_row_ptr,
-                G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr, out_state_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, q_strides, G_whole_of_row_strides,
-                G_rest_of_row_strides, G_whole_of_key_strides, G_rest_of_key_strides, n, m, k_start,
-                tiles, segments, leads, factor_1, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            rows_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr,
+                    G_rest_of_row_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr,
+                    out_state_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    G_whole_of_row_strides, G_rest_of_row_strides, G_whole_of_key_strides,
+                    G_rest_of_key_strides, n, m, k_start, tiles, segments, leads, factor_1, GROUP,
+                    D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -6520,7 +6547,7 @@ static void row_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
         d_out_type *d_out_ptr, G_whole_of_key_type *G_whole_of_key_ptr,
         G_rest_of_key_type *G_rest_of_key_ptr, sums_type *sums_ptr, dq_type *dq_ptr,
@@ -6535,12 +6562,13 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr,
-                G_rest_of_row_ptr, d_out_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr,
-                dq_ptr, d_G_rest_of_row_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
-                G_whole_of_row_strides, G_rest_of_row_strides, d_out_strides,
-                G_whole_of_key_strides, G_rest_of_key_strides, n, m, k_start, tiles, segments,
-                leads, factor_1, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr,
+                    G_rest_of_row_ptr, d_out_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr,
+                    dq_ptr, d_G_rest_of_row_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    G_whole_of_row_strides, G_rest_of_row_strides, d_out_strides,
+                    G_whole_of_key_strides, G_rest_of_key_strides, n, m, k_start, tiles, segments,
+                    leads, factor_1, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -6578,15 +6606,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -6757,7 +6787,7 @@ static void sums_by_key_kernel(const Grid program, const Grid programs, q_type *
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
         d_out_type *d_out_ptr, sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
@@ -6769,10 +6799,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_key_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr, G_rest_of_row_ptr,
-                d_out_ptr, sums_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
-                G_whole_of_row_strides, G_rest_of_row_strides, d_out_strides, n, m, k_start, tiles,
-                segments, leads, factor_1, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_key_kernel((Grid){x, y, z}, programs, q_ptr, G_whole_of_row_ptr,
+                    G_rest_of_row_ptr, d_out_ptr, sums_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_strides, G_whole_of_row_strides, G_rest_of_row_strides, d_out_strides, n, m,
+                    k_start, tiles, segments, leads, factor_1, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -6906,25 +6937,26 @@ static void keys_by_sums_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, G_whole_of_row_type *G_whole_of_row_ptr,
-        G_rest_of_row_type *G_rest_of_row_ptr, k_type *k_ptr,
-        G_whole_of_key_type *G_whole_of_key_ptr, G_rest_of_key_type *G_rest_of_key_ptr,
-        sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *G_whole_of_row_strides,
-        const int64_t *G_rest_of_row_strides, const int64_t *k_strides,
-        const int64_t *G_whole_of_key_strides, const int64_t *G_rest_of_key_strides, int n, int m,
-        int k_start, int tiles, int segments, int leads, int GROUP, int D, int E, int LAST,
-        int WIDTH)
+void run(const Grid programs, const int threads, const int share,
+        G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
+        k_type *k_ptr, G_whole_of_key_type *G_whole_of_key_ptr,
+        G_rest_of_key_type *G_rest_of_key_ptr, sums_type *sums_ptr, dv_type *dv_ptr,
+        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *G_whole_of_row_strides, const int64_t *G_rest_of_row_strides,
+        const int64_t *k_strides, const int64_t *G_whole_of_key_strides,
+        const int64_t *G_rest_of_key_strides, int n, int m, int k_start, int tiles, int segments,
+        int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        keys_by_sums_kernel((Grid){x, y, z}, programs, G_whole_of_row_ptr, G_rest_of_row_ptr, k_ptr,
-                G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr, dv_ptr, runs_ptr, q_start_ptr,
-                kv_lengths_ptr, G_whole_of_row_strides, G_rest_of_row_strides, k_strides,
-                G_whole_of_key_strides, G_rest_of_key_strides, n, m, k_start, tiles, segments,
-                leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            keys_by_sums_kernel((Grid){x, y, z}, programs, G_whole_of_row_ptr, G_rest_of_row_ptr,
+                    k_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, sums_ptr, dv_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, G_whole_of_row_strides, G_rest_of_row_strides,
+                    k_strides, G_whole_of_key_strides, G_rest_of_key_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -7084,10 +7116,10 @@ static void key_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, G_whole_of_row_type *G_whole_of_row_ptr,
-        G_rest_of_row_type *G_rest_of_row_ptr, k_type *k_ptr,
-        G_whole_of_key_type *G_whole_of_key_ptr, G_rest_of_key_type *G_rest_of_key_ptr,
-        v_type *v_ptr, sums_type *sums_ptr, dk_type *dk_ptr,
+void run(const Grid programs, const int threads, const int share,
+        G_whole_of_row_type *G_whole_of_row_ptr, G_rest_of_row_type *G_rest_of_row_ptr,
+        k_type *k_ptr, G_whole_of_key_type *G_whole_of_key_ptr,
+        G_rest_of_key_type *G_rest_of_key_ptr, v_type *v_ptr, sums_type *sums_ptr, dk_type *dk_ptr,
         d_G_rest_of_key_type *d_G_rest_of_key_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *G_whole_of_row_strides,
         const int64_t *G_rest_of_row_strides, const int64_t *k_strides,
@@ -7099,12 +7131,13 @@ void run(const Grid programs, const int threads, G_whole_of_row_type *G_whole_of
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, G_whole_of_row_ptr,
-                G_rest_of_row_ptr, k_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, v_ptr, sums_ptr,
-                dk_ptr, d_G_rest_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
-                G_whole_of_row_strides, G_rest_of_row_strides, k_strides, G_whole_of_key_strides,
-                G_rest_of_key_strides, v_strides, n, m, k_start, tiles, segments, leads, GROUP, D,
-                E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            key_gradients_by_sums_kernel((Grid){x, y, z}, programs, G_whole_of_row_ptr,
+                    G_rest_of_row_ptr, k_ptr, G_whole_of_key_ptr, G_rest_of_key_ptr, v_ptr,
+                    sums_ptr, dk_ptr, d_G_rest_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    G_whole_of_row_strides, G_rest_of_row_strides, k_strides,
+                    G_whole_of_key_strides, G_rest_of_key_strides, v_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),

@@ -2278,7 +2278,7 @@ def _near(
     2004.05150, section 3.1).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         is_global: [batch, m], given; truth values.
@@ -4005,7 +4005,7 @@ def attention(
     The branches near, full are combined to is_global[i] ? full : near.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         is_global: [batch, m], given; truth values.
@@ -4235,7 +4235,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -4366,6 +4366,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -4396,6 +4405,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -5086,7 +5104,7 @@ static void near_forward_kernel(const Grid program, const Grid programs, q_type 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         not_is_global_of_row_type *not_is_global_of_row_ptr,
         not_pad_of_row_type *not_pad_of_row_ptr, k_type *k_ptr, v_type *v_ptr,
         is_global_type *is_global_ptr, not_pad_of_key_type *not_pad_of_key_ptr, out_type *out_ptr,
@@ -5100,11 +5118,12 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_forward_kernel((Grid){x, y, z}, programs, q_ptr, not_is_global_of_row_ptr,
-                not_pad_of_row_ptr, k_ptr, v_ptr, is_global_ptr, not_pad_of_key_ptr, out_ptr,
-                lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
-                row_places_ptr, key_places_ptr, q_strides, k_strides, v_strides, n, m, k_start,
-                row_slots, key_slots, lists, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_forward_kernel((Grid){x, y, z}, programs, q_ptr, not_is_global_of_row_ptr,
+                    not_pad_of_row_ptr, k_ptr, v_ptr, is_global_ptr, not_pad_of_key_ptr, out_ptr,
+                    lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+                    row_places_ptr, key_places_ptr, q_strides, k_strides, v_strides, n, m, k_start,
+                    row_slots, key_slots, lists, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -5328,7 +5347,7 @@ static void near_backward_columns_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
         is_global_type *is_global_ptr, not_pad_of_key_type *not_pad_of_key_ptr, q_type *q_ptr,
         d_out_type *d_out_ptr, not_is_global_of_row_type *not_is_global_of_row_ptr,
         not_pad_of_row_type *not_pad_of_row_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
@@ -5343,12 +5362,13 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, is_global_ptr,
-                not_pad_of_key_ptr, q_ptr, d_out_ptr, not_is_global_of_row_ptr, not_pad_of_row_ptr,
-                lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr,
-                met_ptr, row_places_ptr, key_places_ptr, k_strides, v_strides, q_strides,
-                d_out_strides, n, m, k_start, row_slots, key_slots, lists, d_dot_factor, scale_log2,
-                GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, is_global_ptr,
+                    not_pad_of_key_ptr, q_ptr, d_out_ptr, not_is_global_of_row_ptr,
+                    not_pad_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr,
+                    kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr, k_strides,
+                    v_strides, q_strides, d_out_strides, n, m, k_start, row_slots, key_slots, lists,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -5547,8 +5567,8 @@ static void near_backward_rows_kernel(const Grid program, const Grid programs, q
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        not_is_global_of_row_type *not_is_global_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, not_is_global_of_row_type *not_is_global_of_row_ptr,
         not_pad_of_row_type *not_pad_of_row_ptr, k_type *k_ptr, v_type *v_ptr,
         is_global_type *is_global_ptr, not_pad_of_key_type *not_pad_of_key_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
@@ -5562,12 +5582,13 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr,
-                not_is_global_of_row_ptr, not_pad_of_row_ptr, k_ptr, v_ptr, is_global_ptr,
-                not_pad_of_key_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr,
-                begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides, d_out_strides,
-                k_strides, v_strides, n, m, k_start, row_slots, key_slots, lists, d_dot_factor,
-                scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr,
+                    not_is_global_of_row_ptr, not_pad_of_row_ptr, k_ptr, v_ptr, is_global_ptr,
+                    not_pad_of_key_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr,
+                    begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides, d_out_strides,
+                    k_strides, v_strides, n, m, k_start, row_slots, key_slots, lists, d_dot_factor,
+                    scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -5793,7 +5814,7 @@ static void full_forward_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_global_type *q_global_ptr,
+void run(const Grid programs, const int threads, const int share, q_global_type *q_global_ptr,
         is_global_of_row_type *is_global_of_row_ptr, k_global_type *k_global_ptr,
         v_global_type *v_global_ptr, not_pad_of_key_type *not_pad_of_key_ptr, out_type *out_ptr,
         lse_type *lse_ptr, residual_type *residual_ptr, q_start_type *q_start_ptr,
@@ -5807,11 +5828,12 @@ void run(const Grid programs, const int threads, q_global_type *q_global_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        full_forward_kernel((Grid){x, y, z}, programs, q_global_ptr, is_global_of_row_ptr,
-                k_global_ptr, v_global_ptr, not_pad_of_key_ptr, out_ptr, lse_ptr, residual_ptr,
-                q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
-                q_global_strides, k_global_strides, v_global_strides, n, m, k_start, row_slots,
-                key_slots, lists, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            full_forward_kernel((Grid){x, y, z}, programs, q_global_ptr, is_global_of_row_ptr,
+                    k_global_ptr, v_global_ptr, not_pad_of_key_ptr, out_ptr, lse_ptr, residual_ptr,
+                    q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr,
+                    key_places_ptr, q_global_strides, k_global_strides, v_global_strides, n, m,
+                    k_start, row_slots, key_slots, lists, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -6024,7 +6046,7 @@ static void full_backward_columns_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_global_type *k_global_ptr,
+void run(const Grid programs, const int threads, const int share, k_global_type *k_global_ptr,
         v_global_type *v_global_ptr, not_pad_of_key_type *not_pad_of_key_ptr,
         q_global_type *q_global_ptr, d_out_type *d_out_ptr,
         is_global_of_row_type *is_global_of_row_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
@@ -6040,12 +6062,13 @@ void run(const Grid programs, const int threads, k_global_type *k_global_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        full_backward_columns_kernel((Grid){x, y, z}, programs, k_global_ptr, v_global_ptr,
-                not_pad_of_key_ptr, q_global_ptr, d_out_ptr, is_global_of_row_ptr, lse_ptr,
-                delta_ptr, d_k_global_ptr, d_v_global_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr,
-                met_ptr, row_places_ptr, key_places_ptr, k_global_strides, v_global_strides,
-                q_global_strides, d_out_strides, n, m, k_start, row_slots, key_slots, lists,
-                d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            full_backward_columns_kernel((Grid){x, y, z}, programs, k_global_ptr, v_global_ptr,
+                    not_pad_of_key_ptr, q_global_ptr, d_out_ptr, is_global_of_row_ptr, lse_ptr,
+                    delta_ptr, d_k_global_ptr, d_v_global_ptr, q_start_ptr, kv_lengths_ptr,
+                    begins_ptr, met_ptr, row_places_ptr, key_places_ptr, k_global_strides,
+                    v_global_strides, q_global_strides, d_out_strides, n, m, k_start, row_slots,
+                    key_slots, lists, d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -6233,27 +6256,28 @@ static void full_backward_rows_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_global_type *q_global_ptr, d_out_type *d_out_ptr,
-        is_global_of_row_type *is_global_of_row_ptr, k_global_type *k_global_ptr,
-        v_global_type *v_global_ptr, not_pad_of_key_type *not_pad_of_key_ptr, lse_type *lse_ptr,
-        delta_type *delta_ptr, d_q_global_type *d_q_global_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr, met_type *met_ptr,
-        row_places_type *row_places_ptr, key_places_type *key_places_ptr,
-        const int64_t *q_global_strides, const int64_t *d_out_strides,
-        const int64_t *k_global_strides, const int64_t *v_global_strides, int n, int m, int k_start,
-        int row_slots, int key_slots, int lists, double d_dot_factor, double scale_log2, int GROUP,
-        int D, int E)
+void run(const Grid programs, const int threads, const int share, q_global_type *q_global_ptr,
+        d_out_type *d_out_ptr, is_global_of_row_type *is_global_of_row_ptr,
+        k_global_type *k_global_ptr, v_global_type *v_global_ptr,
+        not_pad_of_key_type *not_pad_of_key_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        d_q_global_type *d_q_global_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        begins_type *begins_ptr, met_type *met_ptr, row_places_type *row_places_ptr,
+        key_places_type *key_places_ptr, const int64_t *q_global_strides,
+        const int64_t *d_out_strides, const int64_t *k_global_strides,
+        const int64_t *v_global_strides, int n, int m, int k_start, int row_slots, int key_slots,
+        int lists, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        full_backward_rows_kernel((Grid){x, y, z}, programs, q_global_ptr, d_out_ptr,
-                is_global_of_row_ptr, k_global_ptr, v_global_ptr, not_pad_of_key_ptr, lse_ptr,
-                delta_ptr, d_q_global_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
-                row_places_ptr, key_places_ptr, q_global_strides, d_out_strides, k_global_strides,
-                v_global_strides, n, m, k_start, row_slots, key_slots, lists, d_dot_factor,
-                scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            full_backward_rows_kernel((Grid){x, y, z}, programs, q_global_ptr, d_out_ptr,
+                    is_global_of_row_ptr, k_global_ptr, v_global_ptr, not_pad_of_key_ptr, lse_ptr,
+                    delta_ptr, d_q_global_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+                    row_places_ptr, key_places_ptr, q_global_strides, d_out_strides,
+                    k_global_strides, v_global_strides, n, m, k_start, row_slots, key_slots, lists,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),

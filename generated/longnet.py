@@ -1609,7 +1609,7 @@ def _near(
     """The attention `longnet`.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -3902,7 +3902,7 @@ def _mid(
     """The attention `longnet`.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -5659,7 +5659,7 @@ def _far(
     """The attention `longnet`.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -5954,7 +5954,7 @@ def attention(
     The branches near, mid, far are combined to merge(near, mid, far).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -6251,7 +6251,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -6382,6 +6382,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -6412,6 +6421,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -7079,8 +7097,8 @@ static void near_forward_kernel(const Grid program, const Grid programs, q_type 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
         const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
         double scale_log2, int GROUP, int D, int E)
@@ -7089,9 +7107,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-                residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m,
-                k_start, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+                    residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n,
+                    m, k_start, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -7292,21 +7311,22 @@ static void near_backward_columns_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dk_type *dk_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, double d_dot_factor,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
-                v_strides, q_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP,
-                D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
+                    v_strides, q_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -7483,19 +7503,22 @@ static void near_backward_rows_kernel(const Grid program, const Grid programs, q
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
-        const int64_t *d_out_strides, const int64_t *k_strides, const int64_t *v_strides, int n,
-        int m, int k_start, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
-                lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides,
-                k_strides, v_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
+                    lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    d_out_strides, k_strides, v_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -7705,8 +7728,8 @@ static void near_backward_at_once_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
         const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *dq_total_strides,
@@ -7716,10 +7739,11 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
-                d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            near_backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                    k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -7931,8 +7955,8 @@ static void mid_forward_kernel(const Grid program, const Grid programs, q_type *
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
         const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
         double scale_log2, int GROUP, int D, int E)
@@ -7941,9 +7965,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mid_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-                residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m,
-                k_start, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mid_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+                    residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n,
+                    m, k_start, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -8141,21 +8166,22 @@ static void mid_backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dk_type *dk_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, double d_dot_factor,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mid_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
-                v_strides, q_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP,
-                D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mid_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
+                    v_strides, q_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -8328,19 +8354,22 @@ static void mid_backward_rows_kernel(const Grid program, const Grid programs, q_
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
-        const int64_t *d_out_strides, const int64_t *k_strides, const int64_t *v_strides, int n,
-        int m, int k_start, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mid_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr,
-                delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, k_strides,
-                v_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mid_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
+                    lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    d_out_strides, k_strides, v_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -8546,8 +8575,8 @@ static void mid_backward_at_once_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
         const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *dq_total_strides,
@@ -8557,10 +8586,11 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mid_backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
-                d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            mid_backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                    k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -8825,8 +8855,8 @@ static void mid_forward_kernel_1(const Grid program, const Grid programs, q_type
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr,
         const int64_t *q_strides, const int64_t *k_strides, const int64_t *v_strides, int n, int m,
         int k_start, int classes, double scale_log2, int GROUP, int D, int E)
@@ -8835,9 +8865,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mid_forward_kernel_1((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-                residual_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr, q_strides, k_strides,
-                v_strides, n, m, k_start, classes, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mid_forward_kernel_1((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+                    residual_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr, q_strides, k_strides,
+                    v_strides, n, m, k_start, classes, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -9103,21 +9134,23 @@ static void mid_backward_columns_kernel_1(const Grid program, const Grid program
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dk_type *dk_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        classes_type *classes_ptr, const int64_t *k_strides, const int64_t *v_strides,
-        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
-        int classes, int part, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr, const int64_t *k_strides,
+        const int64_t *v_strides, const int64_t *q_strides, const int64_t *d_out_strides, int n,
+        int m, int k_start, int classes, int part, double d_dot_factor, double scale_log2,
+        int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mid_backward_columns_kernel_1((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr,
-                k_strides, v_strides, q_strides, d_out_strides, n, m, k_start, classes, part,
-                d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mid_backward_columns_kernel_1((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr,
+                    k_strides, v_strides, q_strides, d_out_strides, n, m, k_start, classes, part,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -9346,21 +9379,23 @@ static void mid_backward_rows_kernel_1(const Grid program, const Grid programs, 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr,
-        const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *k_strides,
-        const int64_t *v_strides, int n, int m, int k_start, int classes, double d_dot_factor,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr, const int64_t *q_strides,
+        const int64_t *d_out_strides, const int64_t *k_strides, const int64_t *v_strides, int n,
+        int m, int k_start, int classes, double d_dot_factor, double scale_log2, int GROUP, int D,
+        int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mid_backward_rows_kernel_1((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
-                lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr, q_strides,
-                d_out_strides, k_strides, v_strides, n, m, k_start, classes, d_dot_factor,
-                scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            mid_backward_rows_kernel_1((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
+                    lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr, q_strides,
+                    d_out_strides, k_strides, v_strides, n, m, k_start, classes, d_dot_factor,
+                    scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -9637,8 +9672,8 @@ static void mid_backward_at_once_kernel_1(const Grid program, const Grid program
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr, const int64_t *k_strides,
         const int64_t *v_strides, const int64_t *q_strides, const int64_t *d_out_strides,
@@ -9649,10 +9684,11 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        mid_backward_at_once_kernel_1((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                classes_ptr, k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m,
-                k_start, classes, part, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            mid_backward_at_once_kernel_1((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                    classes_ptr, k_strides, v_strides, q_strides, d_out_strides, dq_total_strides,
+                    n, m, k_start, classes, part, d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -9859,8 +9895,8 @@ static void far_forward_kernel(const Grid program, const Grid programs, q_type *
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
         const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
         double scale_log2, int GROUP, int D, int E)
@@ -9869,9 +9905,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-                residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m,
-                k_start, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+                    residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n,
+                    m, k_start, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -10063,21 +10100,22 @@ static void far_backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dk_type *dk_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, double d_dot_factor,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
-                v_strides, q_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP,
-                D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
+                    v_strides, q_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -10245,19 +10283,22 @@ static void far_backward_rows_kernel(const Grid program, const Grid programs, q_
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
-        const int64_t *d_out_strides, const int64_t *k_strides, const int64_t *v_strides, int n,
-        int m, int k_start, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr,
-                delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, k_strides,
-                v_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
+                    lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    d_out_strides, k_strides, v_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -10457,8 +10498,8 @@ static void far_backward_at_once_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
         const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *dq_total_strides,
@@ -10468,10 +10509,11 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
-                d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            far_backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                    k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -10707,8 +10749,8 @@ static void far_forward_kernel_1(const Grid program, const Grid programs, q_type
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr,
         const int64_t *q_strides, const int64_t *k_strides, const int64_t *v_strides, int n, int m,
         int k_start, int classes, double scale_log2, int GROUP, int D, int E)
@@ -10717,9 +10759,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_forward_kernel_1((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-                residual_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr, q_strides, k_strides,
-                v_strides, n, m, k_start, classes, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_forward_kernel_1((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+                    residual_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr, q_strides, k_strides,
+                    v_strides, n, m, k_start, classes, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -10952,21 +10995,23 @@ static void far_backward_columns_kernel_1(const Grid program, const Grid program
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dk_type *dk_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        classes_type *classes_ptr, const int64_t *k_strides, const int64_t *v_strides,
-        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
-        int classes, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr, const int64_t *k_strides,
+        const int64_t *v_strides, const int64_t *q_strides, const int64_t *d_out_strides, int n,
+        int m, int k_start, int classes, double d_dot_factor, double scale_log2, int GROUP, int D,
+        int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_columns_kernel_1((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr,
-                k_strides, v_strides, q_strides, d_out_strides, n, m, k_start, classes,
-                d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_backward_columns_kernel_1((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr,
+                    k_strides, v_strides, q_strides, d_out_strides, n, m, k_start, classes,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -11166,21 +11211,23 @@ static void far_backward_rows_kernel_1(const Grid program, const Grid programs, 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr,
-        const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *k_strides,
-        const int64_t *v_strides, int n, int m, int k_start, int classes, double d_dot_factor,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr, const int64_t *q_strides,
+        const int64_t *d_out_strides, const int64_t *k_strides, const int64_t *v_strides, int n,
+        int m, int k_start, int classes, double d_dot_factor, double scale_log2, int GROUP, int D,
+        int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_rows_kernel_1((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
-                lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr, q_strides,
-                d_out_strides, k_strides, v_strides, n, m, k_start, classes, d_dot_factor,
-                scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_backward_rows_kernel_1((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
+                    lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, classes_ptr, q_strides,
+                    d_out_strides, k_strides, v_strides, n, m, k_start, classes, d_dot_factor,
+                    scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -11424,8 +11471,8 @@ static void far_backward_at_once_kernel_1(const Grid program, const Grid program
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr, const int64_t *k_strides,
         const int64_t *v_strides, const int64_t *q_strides, const int64_t *d_out_strides,
@@ -11436,10 +11483,11 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_at_once_kernel_1((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                classes_ptr, k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m,
-                k_start, classes, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            far_backward_at_once_kernel_1((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                    classes_ptr, k_strides, v_strides, q_strides, d_out_strides, dq_total_strides,
+                    n, m, k_start, classes, d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),

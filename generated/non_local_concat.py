@@ -1366,7 +1366,7 @@ def attention(
     section 3.2).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         a: [heads, d], a parameter; float32 or as q.
@@ -1585,7 +1585,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -1716,6 +1716,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -1746,6 +1755,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -2319,8 +2337,8 @@ static void forward_kernel(const Grid program, const Grid programs, a_of_row_typ
     }
 }
 
-void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr, v_type *v_ptr,
-        b_of_key_type *b_of_key_ptr, out_type *out_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, a_of_row_type *a_of_row_ptr,
+        v_type *v_ptr, b_of_key_type *b_of_key_ptr, out_type *out_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *v_strides, int n, int m, int k_start,
         double norm, int GROUP, int D, int E)
 {
@@ -2328,8 +2346,9 @@ void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr, v_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, a_of_row_ptr, v_ptr, b_of_key_ptr, out_ptr,
-                q_start_ptr, kv_lengths_ptr, v_strides, n, m, k_start, norm, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, a_of_row_ptr, v_ptr, b_of_key_ptr, out_ptr,
+                    q_start_ptr, kv_lengths_ptr, v_strides, n, m, k_start, norm, GROUP, D, E);
 }
 """,
     ),
@@ -2350,7 +2369,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real *restrict d
 {
     int visible[BLOCK_M];
     a_of_row_value a_of_row[BLOCK_M];
-    real share[BLOCK_M][BLOCK_N];
+    real share_[BLOCK_M][BLOCK_N];
     Rows d_out;
     real d_out_room[BLOCK_M][BLOCK_E];
     real d_share[BLOCK_M][BLOCK_N];
@@ -2369,7 +2388,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real *restrict d
         for (int c = 0; c < BLOCK_N; c++) {
             real weight = 0 + larger(a_of_row[r] + b_of_key[c], R(0.0));
             if (MASKED) weight = visible[r] ? weight : R(0.0);
-            share[r][c] = weight * inverse;
+            share_[r][c] = weight * inverse;
         }
     }
     Span spans[1 / LANES];
@@ -2389,12 +2408,12 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real *restrict d
         #pragma omp simd
         for (int c = 0; c < BLOCK_N; c++) {
             const real d_weight = d_share[r][c] * inverse;
-            if (MASKED) share[r][c] = visible[r] ? share[r][c] : R(0.0);
+            if (MASKED) share_[r][c] = visible[r] ? share_[r][c] : R(0.0);
             d_a_of_row_pair[r][c] = d_weight * (a_of_row[r] + b_of_key[c] > 0 ? R(1.0) : R(0.0));
             if (MASKED) d_a_of_row_pair[r][c] = visible[r] ? d_a_of_row_pair[r][c] : R(0.0);
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share_[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
             BLOCK_E, 1);
     for (int c = 0; c < BLOCK_N; c++)
         d_b_of_key_sum[c] = R(0.0);
@@ -2495,19 +2514,20 @@ static void backward_columns_kernel(const Grid program, const Grid programs, v_t
                 ? d_b_of_key[c] : R(0.0));
 }
 
-void run(const Grid programs, const int threads, v_type *v_ptr, b_of_key_type *b_of_key_ptr,
-        a_of_row_type *a_of_row_ptr, d_out_type *d_out_ptr, dv_type *dv_ptr,
-        d_b_of_key_type *d_b_of_key_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *v_strides, const int64_t *d_out_strides, int n, int m, int k_start,
-        double norm, double inverse, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, v_type *v_ptr,
+        b_of_key_type *b_of_key_ptr, a_of_row_type *a_of_row_ptr, d_out_type *d_out_ptr,
+        dv_type *dv_ptr, d_b_of_key_type *d_b_of_key_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *v_strides, const int64_t *d_out_strides,
+        int n, int m, int k_start, double norm, double inverse, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, v_ptr, b_of_key_ptr, a_of_row_ptr,
-                d_out_ptr, dv_ptr, d_b_of_key_ptr, q_start_ptr, kv_lengths_ptr, v_strides,
-                d_out_strides, n, m, k_start, norm, inverse, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, v_ptr, b_of_key_ptr, a_of_row_ptr,
+                    d_out_ptr, dv_ptr, d_b_of_key_ptr, q_start_ptr, kv_lengths_ptr, v_strides,
+                    d_out_strides, n, m, k_start, norm, inverse, GROUP, D, E);
 }
 """,
     ),
@@ -2644,19 +2664,20 @@ static void backward_rows_kernel(const Grid program, const Grid programs,
         if (visible[r]) put(d_a_of_row_type, (d_a_of_row_ptr + first_vector)[r], d_a_of_row[r]);
 }
 
-void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr, d_out_type *d_out_ptr,
-        v_type *v_ptr, b_of_key_type *b_of_key_ptr, d_a_of_row_type *d_a_of_row_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides,
-        const int64_t *v_strides, int n, int m, int k_start, double norm, double inverse, int GROUP,
-        int D, int E)
+void run(const Grid programs, const int threads, const int share, a_of_row_type *a_of_row_ptr,
+        d_out_type *d_out_ptr, v_type *v_ptr, b_of_key_type *b_of_key_ptr,
+        d_a_of_row_type *d_a_of_row_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *d_out_strides, const int64_t *v_strides, int n, int m, int k_start,
+        double norm, double inverse, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, a_of_row_ptr, d_out_ptr, v_ptr,
-                b_of_key_ptr, d_a_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides, v_strides,
-                n, m, k_start, norm, inverse, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, a_of_row_ptr, d_out_ptr, v_ptr,
+                    b_of_key_ptr, d_a_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides,
+                    v_strides, n, m, k_start, norm, inverse, GROUP, D, E);
 }
 """,
     ),

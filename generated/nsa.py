@@ -1619,7 +1619,7 @@ def _far(
     window, each times a gate
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k_far: [batch, kv heads, m, d], given; float32 or as q.
         v_far: [batch, kv heads, m, e], given; float32 or as q.
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -4081,7 +4081,7 @@ def _fine(
     window, each times a gate
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         k_far: [batch, kv heads, m, d], given; float32 or as q.
@@ -5566,7 +5566,7 @@ def _near(
     window, each times a gate
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k_win: [batch, kv heads, m, d], given; float32 or as q.
         v_win: [batch, kv heads, m, e], given; float32 or as q.
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -5873,7 +5873,7 @@ def attention(
     The branches far, fine, near are combined to a * far + b * fine + c * near.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         k_far: [batch, kv heads, m, d], given; float32 or as q.
@@ -6299,7 +6299,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -6430,6 +6430,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -6460,6 +6469,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -7130,19 +7148,21 @@ static void far_forward_kernel(const Grid program, const Grid programs, q_type *
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_of_key_type *k_of_key_ptr,
-        v_of_key_type *v_of_key_ptr, out_type *out_ptr, lse_type *lse_ptr,
-        residual_type *residual_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *q_strides, const int64_t *k_of_key_strides, const int64_t *v_of_key_strides,
-        int n, int m, int k_start, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        k_of_key_type *k_of_key_ptr, v_of_key_type *v_of_key_ptr, out_type *out_ptr,
+        lse_type *lse_ptr, residual_type *residual_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *k_of_key_strides,
+        const int64_t *v_of_key_strides, int n, int m, int k_start, double scale_log2, int GROUP,
+        int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_of_key_ptr, v_of_key_ptr, out_ptr,
-                lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_of_key_strides,
-                v_of_key_strides, n, m, k_start, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_of_key_ptr, v_of_key_ptr,
+                    out_ptr, lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    k_of_key_strides, v_of_key_strides, n, m, k_start, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -7350,7 +7370,7 @@ static void far_backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
         v_of_key_type *v_of_key_ptr, q_type *q_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, d_k_of_key_type *d_k_of_key_ptr, d_v_of_key_type *d_v_of_key_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides,
@@ -7361,10 +7381,11 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_columns_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_of_key_ptr, q_ptr,
-                d_out_ptr, lse_ptr, delta_ptr, d_k_of_key_ptr, d_v_of_key_ptr, q_start_ptr,
-                kv_lengths_ptr, k_of_key_strides, v_of_key_strides, q_strides, d_out_strides, n, m,
-                k_start, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_backward_columns_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_of_key_ptr,
+                    q_ptr, d_out_ptr, lse_ptr, delta_ptr, d_k_of_key_ptr, d_v_of_key_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_of_key_strides, q_strides,
+                    d_out_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -7543,9 +7564,9 @@ static void far_backward_rows_kernel(const Grid program, const Grid programs, q_
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_of_key_type *k_of_key_ptr, v_of_key_type *v_of_key_ptr, lse_type *lse_ptr,
-        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_of_key_type *k_of_key_ptr, v_of_key_type *v_of_key_ptr,
+        lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
         const int64_t *k_of_key_strides, const int64_t *v_of_key_strides, int n, int m, int k_start,
         double d_dot_factor, double scale_log2, int GROUP, int D, int E)
@@ -7554,10 +7575,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_of_key_ptr,
-                v_of_key_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
-                d_out_strides, k_of_key_strides, v_of_key_strides, n, m, k_start, d_dot_factor,
-                scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_of_key_ptr,
+                    v_of_key_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_strides, d_out_strides, k_of_key_strides, v_of_key_strides, n, m, k_start,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -7774,7 +7796,7 @@ static void far_backward_at_once_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
         v_of_key_type *v_of_key_ptr, q_type *q_ptr, d_out_type *d_out_ptr,
         dq_total_type *dq_total_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
         d_k_of_key_type *d_k_of_key_ptr, d_v_of_key_type *d_v_of_key_ptr, q_start_type *q_start_ptr,
@@ -7787,11 +7809,12 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_at_once_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_of_key_ptr, q_ptr,
-                d_out_ptr, dq_total_ptr, lse_ptr, delta_ptr, d_k_of_key_ptr, d_v_of_key_ptr,
-                q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_of_key_strides, q_strides,
-                d_out_strides, dq_total_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D,
-                E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            far_backward_at_once_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_of_key_ptr,
+                    q_ptr, d_out_ptr, dq_total_ptr, lse_ptr, delta_ptr, d_k_of_key_ptr,
+                    d_v_of_key_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_of_key_strides,
+                    q_strides, d_out_strides, dq_total_strides, n, m, k_start, d_dot_factor,
+                    scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -7982,7 +8005,7 @@ static void forward_kernel_1(const Grid program, const Grid programs, q_type *q_
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         blocks_of_row_type *blocks_of_row_ptr, k_type *k_ptr, v_type *v_ptr, out_type *out_ptr,
         lse_type *lse_ptr, residual_type *residual_ptr, peak_state_type *peak_state_ptr,
         rows_state_type *rows_state_ptr, total_state_type *total_state_ptr,
@@ -7995,10 +8018,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel_1((Grid){x, y, z}, programs, q_ptr, blocks_of_row_ptr, k_ptr, v_ptr, out_ptr,
-                lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr, total_state_ptr, q_start_ptr,
-                kv_lengths_ptr, begins_ptr, met_ptr, q_strides, k_strides, v_strides, n, m, k_start,
-                lists, scale_log2, blocks_of_row_size_2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel_1((Grid){x, y, z}, programs, q_ptr, blocks_of_row_ptr, k_ptr, v_ptr,
+                    out_ptr, lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr, total_state_ptr,
+                    q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, q_strides, k_strides,
+                    v_strides, n, m, k_start, lists, scale_log2, blocks_of_row_size_2, GROUP, D, E);
 }
 """,
     ),
@@ -8199,22 +8223,25 @@ static void backward_columns_kernel_1(const Grid program, const Grid programs, k
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, blocks_of_row_type *blocks_of_row_ptr, lse_type *lse_ptr,
-        delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr, met_type *met_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, int lists, double d_dot_factor,
-        double scale_log2, int blocks_of_row_size_2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, blocks_of_row_type *blocks_of_row_ptr,
+        lse_type *lse_ptr, delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr,
+        met_type *met_ptr, const int64_t *k_strides, const int64_t *v_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        int lists, double d_dot_factor, double scale_log2, int blocks_of_row_size_2, int GROUP,
+        int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel_1((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                blocks_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                begins_ptr, met_ptr, k_strides, v_strides, q_strides, d_out_strides, n, m, k_start,
-                lists, d_dot_factor, scale_log2, blocks_of_row_size_2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel_1((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    blocks_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr,
+                    kv_lengths_ptr, begins_ptr, met_ptr, k_strides, v_strides, q_strides,
+                    d_out_strides, n, m, k_start, lists, d_dot_factor, scale_log2,
+                    blocks_of_row_size_2, GROUP, D, E);
 }
 """,
     ),
@@ -8387,9 +8414,9 @@ static void backward_rows_kernel_1(const Grid program, const Grid programs, q_ty
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        blocks_of_row_type *blocks_of_row_ptr, k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr,
-        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, blocks_of_row_type *blocks_of_row_ptr, k_type *k_ptr, v_type *v_ptr,
+        lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr, met_type *met_ptr,
         const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *k_strides,
         const int64_t *v_strides, int n, int m, int k_start, int lists, double d_dot_factor,
@@ -8399,10 +8426,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel_1((Grid){x, y, z}, programs, q_ptr, d_out_ptr, blocks_of_row_ptr,
-                k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr,
-                met_ptr, q_strides, d_out_strides, k_strides, v_strides, n, m, k_start, lists,
-                d_dot_factor, scale_log2, blocks_of_row_size_2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel_1((Grid){x, y, z}, programs, q_ptr, d_out_ptr, blocks_of_row_ptr,
+                    k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr,
+                    begins_ptr, met_ptr, q_strides, d_out_strides, k_strides, v_strides, n, m,
+                    k_start, lists, d_dot_factor, scale_log2, blocks_of_row_size_2, GROUP, D, E);
 }
 """,
     ),
@@ -8640,7 +8668,7 @@ static void forward_kernel_2(const Grid program, const Grid programs, q_type *q_
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         blocks_of_row_type *blocks_of_row_ptr, k_type *k_ptr, v_type *v_ptr, out_type *out_ptr,
         lse_type *lse_ptr, residual_type *residual_ptr, peak_state_type *peak_state_ptr,
         rows_state_type *rows_state_ptr, total_state_type *total_state_ptr,
@@ -8653,10 +8681,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel_2((Grid){x, y, z}, programs, q_ptr, blocks_of_row_ptr, k_ptr, v_ptr, out_ptr,
-                lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr, total_state_ptr, q_start_ptr,
-                kv_lengths_ptr, begins_ptr, met_ptr, q_strides, k_strides, v_strides, n, m, k_start,
-                lists, scale_log2, blocks_of_row_size_2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel_2((Grid){x, y, z}, programs, q_ptr, blocks_of_row_ptr, k_ptr, v_ptr,
+                    out_ptr, lse_ptr, residual_ptr, peak_state_ptr, rows_state_ptr, total_state_ptr,
+                    q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, q_strides, k_strides,
+                    v_strides, n, m, k_start, lists, scale_log2, blocks_of_row_size_2, GROUP, D, E);
 }
 """,
     ),
@@ -8891,22 +8920,25 @@ static void backward_columns_kernel_2(const Grid program, const Grid programs, k
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, blocks_of_row_type *blocks_of_row_ptr, lse_type *lse_ptr,
-        delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr, met_type *met_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, int lists, double d_dot_factor,
-        double scale_log2, int blocks_of_row_size_2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, blocks_of_row_type *blocks_of_row_ptr,
+        lse_type *lse_ptr, delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr,
+        met_type *met_ptr, const int64_t *k_strides, const int64_t *v_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        int lists, double d_dot_factor, double scale_log2, int blocks_of_row_size_2, int GROUP,
+        int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel_2((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                blocks_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                begins_ptr, met_ptr, k_strides, v_strides, q_strides, d_out_strides, n, m, k_start,
-                lists, d_dot_factor, scale_log2, blocks_of_row_size_2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel_2((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    blocks_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr,
+                    kv_lengths_ptr, begins_ptr, met_ptr, k_strides, v_strides, q_strides,
+                    d_out_strides, n, m, k_start, lists, d_dot_factor, scale_log2,
+                    blocks_of_row_size_2, GROUP, D, E);
 }
 """,
     ),
@@ -9109,9 +9141,9 @@ static void backward_rows_kernel_2(const Grid program, const Grid programs, q_ty
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        blocks_of_row_type *blocks_of_row_ptr, k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr,
-        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, blocks_of_row_type *blocks_of_row_ptr, k_type *k_ptr, v_type *v_ptr,
+        lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr, met_type *met_ptr,
         const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *k_strides,
         const int64_t *v_strides, int n, int m, int k_start, int lists, double d_dot_factor,
@@ -9121,10 +9153,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel_2((Grid){x, y, z}, programs, q_ptr, d_out_ptr, blocks_of_row_ptr,
-                k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr,
-                met_ptr, q_strides, d_out_strides, k_strides, v_strides, n, m, k_start, lists,
-                d_dot_factor, scale_log2, blocks_of_row_size_2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel_2((Grid){x, y, z}, programs, q_ptr, d_out_ptr, blocks_of_row_ptr,
+                    k_ptr, v_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr,
+                    begins_ptr, met_ptr, q_strides, d_out_strides, k_strides, v_strides, n, m,
+                    k_start, lists, d_dot_factor, scale_log2, blocks_of_row_size_2, GROUP, D, E);
 }
 """,
     ),
@@ -9341,19 +9374,20 @@ static void near_forward_kernel(const Grid program, const Grid programs, q_type 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_win_type *k_win_ptr,
-        v_win_type *v_win_ptr, out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
-        const int64_t *k_win_strides, const int64_t *v_win_strides, int n, int m, int k_start,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        k_win_type *k_win_ptr, v_win_type *v_win_ptr, out_type *out_ptr, lse_type *lse_ptr,
+        residual_type *residual_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *q_strides, const int64_t *k_win_strides, const int64_t *v_win_strides, int n,
+        int m, int k_start, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_win_ptr, v_win_ptr, out_ptr,
-                lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_win_strides,
-                v_win_strides, n, m, k_start, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_win_ptr, v_win_ptr, out_ptr,
+                    lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_win_strides,
+                    v_win_strides, n, m, k_start, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -9561,21 +9595,22 @@ static void near_backward_columns_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_win_type *k_win_ptr, v_win_type *v_win_ptr,
-        q_type *q_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
-        d_k_win_type *d_k_win_ptr, d_v_win_type *d_v_win_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *k_win_strides, const int64_t *v_win_strides,
-        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
-        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_win_type *k_win_ptr,
+        v_win_type *v_win_ptr, q_type *q_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, d_k_win_type *d_k_win_ptr, d_v_win_type *d_v_win_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_win_strides,
+        const int64_t *v_win_strides, const int64_t *q_strides, const int64_t *d_out_strides, int n,
+        int m, int k_start, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_columns_kernel((Grid){x, y, z}, programs, k_win_ptr, v_win_ptr, q_ptr,
-                d_out_ptr, lse_ptr, delta_ptr, d_k_win_ptr, d_v_win_ptr, q_start_ptr,
-                kv_lengths_ptr, k_win_strides, v_win_strides, q_strides, d_out_strides, n, m,
-                k_start, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_backward_columns_kernel((Grid){x, y, z}, programs, k_win_ptr, v_win_ptr, q_ptr,
+                    d_out_ptr, lse_ptr, delta_ptr, d_k_win_ptr, d_v_win_ptr, q_start_ptr,
+                    kv_lengths_ptr, k_win_strides, v_win_strides, q_strides, d_out_strides, n, m,
+                    k_start, d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -9752,20 +9787,22 @@ static void near_backward_rows_kernel(const Grid program, const Grid programs, q
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_win_type *k_win_ptr, v_win_type *v_win_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
-        dq_type *dq_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *k_win_strides,
-        const int64_t *v_win_strides, int n, int m, int k_start, double d_dot_factor,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_win_type *k_win_ptr, v_win_type *v_win_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *k_win_strides, const int64_t *v_win_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_win_ptr, v_win_ptr,
-                lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides,
-                k_win_strides, v_win_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_win_ptr,
+                    v_win_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    d_out_strides, k_win_strides, v_win_strides, n, m, k_start, d_dot_factor,
+                    scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -9978,22 +10015,24 @@ static void near_backward_at_once_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_win_type *k_win_ptr, v_win_type *v_win_ptr,
-        q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
-        delta_type *delta_ptr, d_k_win_type *d_k_win_ptr, d_v_win_type *d_v_win_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_win_strides,
-        const int64_t *v_win_strides, const int64_t *q_strides, const int64_t *d_out_strides,
-        const int64_t *dq_total_strides, int n, int m, int k_start, double d_dot_factor,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_win_type *k_win_ptr,
+        v_win_type *v_win_ptr, q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr,
+        lse_type *lse_ptr, delta_type *delta_ptr, d_k_win_type *d_k_win_ptr,
+        d_v_win_type *d_v_win_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *k_win_strides, const int64_t *v_win_strides, const int64_t *q_strides,
+        const int64_t *d_out_strides, const int64_t *dq_total_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_at_once_kernel((Grid){x, y, z}, programs, k_win_ptr, v_win_ptr, q_ptr,
-                d_out_ptr, dq_total_ptr, lse_ptr, delta_ptr, d_k_win_ptr, d_v_win_ptr, q_start_ptr,
-                kv_lengths_ptr, k_win_strides, v_win_strides, q_strides, d_out_strides,
-                dq_total_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            near_backward_at_once_kernel((Grid){x, y, z}, programs, k_win_ptr, v_win_ptr, q_ptr,
+                    d_out_ptr, dq_total_ptr, lse_ptr, delta_ptr, d_k_win_ptr, d_v_win_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_win_strides, v_win_strides, q_strides,
+                    d_out_strides, dq_total_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP,
+                    D, E);
 }
 """,
     ),

@@ -3210,7 +3210,7 @@ def attention(
     2.4), the matrix given.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         random: [d, 128], given; float32 or as q.
@@ -3412,7 +3412,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -3543,6 +3543,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -3573,6 +3582,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -4216,7 +4234,7 @@ static void forward_kernel(const Grid program, const Grid programs, a_of_row_typ
     }
 }
 
-void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, a_of_row_type *a_of_row_ptr,
         b_of_key_type *b_of_key_ptr, v_type *v_ptr, out_type *out_ptr, inverse_type *inverse_ptr,
         lse_type *lse_ptr, residual_type *residual_ptr, rows_state_type *rows_state_ptr,
         total_state_type *total_state_ptr, q_start_type *q_start_ptr,
@@ -4228,10 +4246,11 @@ void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, a_of_row_ptr, b_of_key_ptr, v_ptr, out_ptr,
-                inverse_ptr, lse_ptr, residual_ptr, rows_state_ptr, total_state_ptr, q_start_ptr,
-                kv_lengths_ptr, a_of_row_strides, b_of_key_strides, v_strides, n, m, k_start, GROUP,
-                D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, a_of_row_ptr, b_of_key_ptr, v_ptr, out_ptr,
+                    inverse_ptr, lse_ptr, residual_ptr, rows_state_ptr, total_state_ptr,
+                    q_start_ptr, kv_lengths_ptr, a_of_row_strides, b_of_key_strides, v_strides, n,
+                    m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -4259,7 +4278,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
     real a_of_row_room[BLOCK_M][BLOCK_D];
     real dot_a_of_rowb_of_key[BLOCK_M][BLOCK_N];
     inverse_value inverse[BLOCK_M];
-    real share[BLOCK_M][BLOCK_N];
+    real share_[BLOCK_M][BLOCK_N];
     Rows d_out;
     real d_out_room[BLOCK_M][BLOCK_E];
     real d_share[BLOCK_M][BLOCK_N];
@@ -4299,7 +4318,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
     for (int r = 0; r < BLOCK_M; r++) {
         #pragma omp simd
         for (int c = 0; c < BLOCK_N; c++)
-            share[r][c] = dot_a_of_rowb_of_key[r][c] * inverse[r];
+            share_[r][c] = dot_a_of_rowb_of_key[r][c] * inverse[r];
     }
     multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
             &d_share[0][0], BLOCK_N, 0);
@@ -4310,11 +4329,11 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E],
         #pragma omp simd
         for (int c = 0; c < BLOCK_N; c++) {
             d_weight[r][c] = (d_share[r][c] - delta[r]) * inverse[r];
-            if (MASKED) share[r][c] = visible[r] ? share[r][c] : R(0.0);
+            if (MASKED) share_[r][c] = visible[r] ? share_[r][c] : R(0.0);
             if (MASKED) d_weight[r][c] = visible[r] ? d_weight[r][c] : R(0.0);
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share_[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
             BLOCK_E, 1);
     multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_weight[0][0], 1, BLOCK_N, a_of_row.at, a_of_row.step,
             &d_b_of_key[0][0], BLOCK_D, 1);
@@ -4427,21 +4446,22 @@ static void backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, b_of_key_type *b_of_key_ptr, v_type *v_ptr,
-        a_of_row_type *a_of_row_ptr, d_out_type *d_out_ptr, inverse_type *inverse_ptr,
-        delta_type *delta_ptr, d_b_of_key_type *d_b_of_key_ptr, dv_type *dv_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides,
-        const int64_t *v_strides, const int64_t *a_of_row_strides, const int64_t *d_out_strides,
-        int n, int m, int k_start, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, b_of_key_type *b_of_key_ptr,
+        v_type *v_ptr, a_of_row_type *a_of_row_ptr, d_out_type *d_out_ptr,
+        inverse_type *inverse_ptr, delta_type *delta_ptr, d_b_of_key_type *d_b_of_key_ptr,
+        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *b_of_key_strides, const int64_t *v_strides, const int64_t *a_of_row_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, b_of_key_ptr, v_ptr, a_of_row_ptr,
-                d_out_ptr, inverse_ptr, delta_ptr, d_b_of_key_ptr, dv_ptr, q_start_ptr,
-                kv_lengths_ptr, b_of_key_strides, v_strides, a_of_row_strides, d_out_strides, n, m,
-                k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, b_of_key_ptr, v_ptr, a_of_row_ptr,
+                    d_out_ptr, inverse_ptr, delta_ptr, d_b_of_key_ptr, dv_ptr, q_start_ptr,
+                    kv_lengths_ptr, b_of_key_strides, v_strides, a_of_row_strides, d_out_strides, n,
+                    m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -4583,19 +4603,21 @@ static void backward_rows_kernel(const Grid program, const Grid programs, d_out_
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr, b_of_key_type *b_of_key_ptr,
-        v_type *v_ptr, inverse_type *inverse_ptr, delta_type *delta_ptr,
-        d_a_of_row_type *d_a_of_row_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *d_out_strides, const int64_t *b_of_key_strides, const int64_t *v_strides,
-        int n, int m, int k_start, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
+        b_of_key_type *b_of_key_ptr, v_type *v_ptr, inverse_type *inverse_ptr,
+        delta_type *delta_ptr, d_a_of_row_type *d_a_of_row_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides,
+        const int64_t *b_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
+        int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, b_of_key_ptr, v_ptr, inverse_ptr,
-                delta_ptr, d_a_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides,
-                b_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, b_of_key_ptr, v_ptr,
+                    inverse_ptr, delta_ptr, d_a_of_row_ptr, q_start_ptr, kv_lengths_ptr,
+                    d_out_strides, b_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -4859,7 +4881,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, a_of_row_type *a_of_row_ptr,
         b_of_key_type *b_of_key_ptr, v_type *v_ptr, out_type *out_ptr, inverse_type *inverse_ptr,
         lse_type *lse_ptr, residual_type *residual_ptr, state_type *state_ptr,
         plain_type *plain_ptr, summed_type *summed_ptr, q_start_type *q_start_ptr,
@@ -4871,10 +4893,11 @@ void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_in_order_kernel((Grid){x, y, z}, programs, a_of_row_ptr, b_of_key_ptr, v_ptr,
-                out_ptr, inverse_ptr, lse_ptr, residual_ptr, state_ptr, plain_ptr, summed_ptr,
-                q_start_ptr, kv_lengths_ptr, a_of_row_strides, b_of_key_strides, v_strides, n, m,
-                k_start, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            forward_in_order_kernel((Grid){x, y, z}, programs, a_of_row_ptr, b_of_key_ptr, v_ptr,
+                    out_ptr, inverse_ptr, lse_ptr, residual_ptr, state_ptr, plain_ptr, summed_ptr,
+                    q_start_ptr, kv_lengths_ptr, a_of_row_strides, b_of_key_strides, v_strides, n,
+                    m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -4908,15 +4931,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -5037,19 +5062,20 @@ static void sums_by_row_kernel(const Grid program, const Grid programs, b_of_key
     }
 }
 
-void run(const Grid programs, const int threads, b_of_key_type *b_of_key_ptr, v_type *v_ptr,
-        sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides, const int64_t *v_strides,
-        int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
-        int WIDTH)
+void run(const Grid programs, const int threads, const int share, b_of_key_type *b_of_key_ptr,
+        v_type *v_ptr, sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides,
+        const int64_t *v_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_row_kernel((Grid){x, y, z}, programs, b_of_key_ptr, v_ptr, sums_ptr, plain_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, b_of_key_strides, v_strides, n, m, k_start,
-                tiles, segments, leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_row_kernel((Grid){x, y, z}, programs, b_of_key_ptr, v_ptr, sums_ptr, plain_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, b_of_key_strides, v_strides, n, m,
+                    k_start, tiles, segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -5158,19 +5184,21 @@ static void rows_by_sums_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr, sums_type *sums_ptr,
-        plain_type *plain_ptr, rows_state_type *rows_state_ptr, total_state_type *total_state_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *a_of_row_strides, int n, int m, int k_start, int tiles, int segments,
-        int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, a_of_row_type *a_of_row_ptr,
+        sums_type *sums_ptr, plain_type *plain_ptr, rows_state_type *rows_state_ptr,
+        total_state_type *total_state_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *a_of_row_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        rows_by_sums_kernel((Grid){x, y, z}, programs, a_of_row_ptr, sums_ptr, plain_ptr,
-                rows_state_ptr, total_state_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
-                a_of_row_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            rows_by_sums_kernel((Grid){x, y, z}, programs, a_of_row_ptr, sums_ptr, plain_ptr,
+                    rows_state_ptr, total_state_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    a_of_row_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST,
+                    WIDTH);
 }
 """,
     ),
@@ -5291,7 +5319,7 @@ static void row_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, a_of_row_type *a_of_row_ptr,
         inverse_type *inverse_ptr, delta_type *delta_ptr, d_out_type *d_out_ptr,
         sums_type *sums_ptr, plain_type *plain_ptr, d_a_of_row_type *d_a_of_row_ptr,
         runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
@@ -5302,10 +5330,11 @@ void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, a_of_row_ptr, inverse_ptr,
-                delta_ptr, d_out_ptr, sums_ptr, plain_ptr, d_a_of_row_ptr, runs_ptr, q_start_ptr,
-                kv_lengths_ptr, a_of_row_strides, d_out_strides, n, m, k_start, tiles, segments,
-                leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            row_gradients_by_sums_kernel((Grid){x, y, z}, programs, a_of_row_ptr, inverse_ptr,
+                    delta_ptr, d_out_ptr, sums_ptr, plain_ptr, d_a_of_row_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, a_of_row_strides, d_out_strides, n, m, k_start,
+                    tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -5340,15 +5369,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -5493,7 +5524,7 @@ static void sums_by_key_kernel(const Grid program, const Grid programs, a_of_row
     }
 }
 
-void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, a_of_row_type *a_of_row_ptr,
         inverse_type *inverse_ptr, delta_type *delta_ptr, d_out_type *d_out_ptr,
         sums_type *sums_ptr, plain_type *plain_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *a_of_row_strides,
@@ -5504,10 +5535,11 @@ void run(const Grid programs, const int threads, a_of_row_type *a_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_key_kernel((Grid){x, y, z}, programs, a_of_row_ptr, inverse_ptr, delta_ptr,
-                d_out_ptr, sums_ptr, plain_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
-                a_of_row_strides, d_out_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E,
-                WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_key_kernel((Grid){x, y, z}, programs, a_of_row_ptr, inverse_ptr, delta_ptr,
+                    d_out_ptr, sums_ptr, plain_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    a_of_row_strides, d_out_strides, n, m, k_start, tiles, segments, leads, GROUP,
+                    D, E, WIDTH);
 }
 """,
     ),
@@ -5594,8 +5626,8 @@ static void keys_by_sums_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, b_of_key_type *b_of_key_ptr, sums_type *sums_ptr,
-        dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, b_of_key_type *b_of_key_ptr,
+        sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *b_of_key_strides, int n, int m, int k_start,
         int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
@@ -5603,9 +5635,10 @@ void run(const Grid programs, const int threads, b_of_key_type *b_of_key_ptr, su
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        keys_by_sums_kernel((Grid){x, y, z}, programs, b_of_key_ptr, sums_ptr, dv_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, b_of_key_strides, n, m, k_start, tiles, segments,
-                leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            keys_by_sums_kernel((Grid){x, y, z}, programs, b_of_key_ptr, sums_ptr, dv_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, b_of_key_strides, n, m, k_start, tiles, segments,
+                    leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -5717,8 +5750,8 @@ static void key_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, b_of_key_type *b_of_key_ptr, v_type *v_ptr,
-        sums_type *sums_ptr, plain_type *plain_ptr, d_b_of_key_type *d_b_of_key_ptr,
+void run(const Grid programs, const int threads, const int share, b_of_key_type *b_of_key_ptr,
+        v_type *v_ptr, sums_type *sums_ptr, plain_type *plain_ptr, d_b_of_key_type *d_b_of_key_ptr,
         runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
         const int64_t *b_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
         int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
@@ -5727,9 +5760,11 @@ void run(const Grid programs, const int threads, b_of_key_type *b_of_key_ptr, v_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, b_of_key_ptr, v_ptr, sums_ptr,
-                plain_ptr, d_b_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, b_of_key_strides,
-                v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            key_gradients_by_sums_kernel((Grid){x, y, z}, programs, b_of_key_ptr, v_ptr, sums_ptr,
+                    plain_ptr, d_b_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    b_of_key_strides, v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E,
+                    LAST, WIDTH);
 }
 """,
     ),

@@ -1411,7 +1411,7 @@ def attention(
     section 3.2.1).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -1605,7 +1605,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -1736,6 +1736,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -1766,6 +1775,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -2431,8 +2449,8 @@ static void forward_kernel(const Grid program, const Grid programs, q_type *q_pt
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
         const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
         double scale_log2, int GROUP, int D, int E)
@@ -2441,9 +2459,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
-                residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m,
-                k_start, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+                    residual_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n,
+                    m, k_start, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -2656,20 +2675,22 @@ static void backward_columns_kernel(const Grid program, const Grid programs, k_t
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dk_type *dk_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, double d_dot_factor,
-        double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr, lse_ptr,
-                delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides,
-                q_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
+                    v_strides, q_strides, d_out_strides, n, m, k_start, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -2844,19 +2865,21 @@ static void backward_rows_kernel(const Grid program, const Grid programs, q_type
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
-        const int64_t *d_out_strides, const int64_t *k_strides, const int64_t *v_strides, int n,
-        int m, int k_start, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr,
-                delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, k_strides,
-                v_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr, lse_ptr,
+                    delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides,
+                    k_strides, v_strides, n, m, k_start, d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -3077,8 +3100,8 @@ static void backward_at_once_kernel(const Grid program, const Grid programs, k_t
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
         const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *dq_total_strides,
@@ -3088,10 +3111,11 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
-                d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dq_total_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                    k_strides, v_strides, q_strides, d_out_strides, dq_total_strides, n, m, k_start,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),

@@ -3103,7 +3103,7 @@ def attention(
     2307.08621, section 2.1).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -3497,7 +3497,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -3628,6 +3628,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -3658,6 +3667,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -4261,8 +4279,8 @@ static void forward_kernel(const Grid program, const Grid programs, q_type *q_pt
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, out_state_type *out_state_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, out_state_type *out_state_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *k_strides,
         const int64_t *v_strides, int n, int m, int k_start,
         weight_constant_type *weight_constant_ptr, double scale, int GROUP, int D, int E)
@@ -4271,9 +4289,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, out_state_ptr,
-                q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m, k_start,
-                weight_constant_ptr, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, out_state_ptr,
+                    q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m, k_start,
+                    weight_constant_ptr, scale, GROUP, D, E);
 }
 """,
     ),
@@ -4458,19 +4477,21 @@ static void backward_columns_kernel(const Grid program, const Grid programs, k_t
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
-        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
-        weight_constant_type *weight_constant_ptr, double scale, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dk_type *dk_ptr, dv_type *dv_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides,
+        const int64_t *v_strides, const int64_t *q_strides, const int64_t *d_out_strides, int n,
+        int m, int k_start, weight_constant_type *weight_constant_ptr, double scale, int GROUP,
+        int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr, dk_ptr,
-                dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, q_strides, d_out_strides,
-                n, m, k_start, weight_constant_ptr, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, q_strides,
+                    d_out_strides, n, m, k_start, weight_constant_ptr, scale, GROUP, D, E);
 }
 """,
     ),
@@ -4619,19 +4640,20 @@ static void backward_rows_kernel(const Grid program, const Grid programs, d_out_
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_type *k_ptr,
-        v_type *v_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *d_out_strides, const int64_t *k_strides, const int64_t *v_strides, int n,
-        int m, int k_start, weight_constant_type *weight_constant_ptr, double scale, int GROUP,
-        int D, int E)
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
+        k_type *k_ptr, v_type *v_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides, const int64_t *k_strides,
+        const int64_t *v_strides, int n, int m, int k_start,
+        weight_constant_type *weight_constant_ptr, double scale, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_ptr, v_ptr, dq_ptr,
-                q_start_ptr, kv_lengths_ptr, d_out_strides, k_strides, v_strides, n, m, k_start,
-                weight_constant_ptr, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_ptr, v_ptr, dq_ptr,
+                    q_start_ptr, kv_lengths_ptr, d_out_strides, k_strides, v_strides, n, m, k_start,
+                    weight_constant_ptr, scale, GROUP, D, E);
 }
 """,
     ),
@@ -4668,15 +4690,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -4805,18 +4829,20 @@ static void sums_by_row_kernel(const Grid program, const Grid programs, k_type *
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, sums_type *sums_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start, int tiles,
-        int segments, int leads, decay_1_type *decay_1_ptr, int GROUP, int D, int E, int WIDTH)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides, int n,
+        int m, int k_start, int tiles, int segments, int leads, decay_1_type *decay_1_ptr,
+        int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_row_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, runs_ptr, q_start_ptr,
-                kv_lengths_ptr, k_strides, v_strides, n, m, k_start, tiles, segments, leads,
-                decay_1_ptr, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_row_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_strides, v_strides, n, m, k_start, tiles,
+                    segments, leads, decay_1_ptr, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -4913,19 +4939,20 @@ static void rows_by_sums_kernel(const Grid program, const Grid programs, q_type 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, sums_type *sums_ptr,
-        out_state_type *out_state_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, int n, int m, int k_start,
-        int tiles, int segments, int leads, double factor_1, decay_1_type *decay_1_ptr, int GROUP,
-        int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        sums_type *sums_ptr, out_state_type *out_state_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, int n,
+        int m, int k_start, int tiles, int segments, int leads, double factor_1,
+        decay_1_type *decay_1_ptr, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        rows_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, sums_ptr, out_state_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, q_strides, n, m, k_start, tiles, segments, leads,
-                factor_1, decay_1_ptr, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            rows_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, sums_ptr, out_state_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, q_strides, n, m, k_start, tiles, segments, leads,
+                    factor_1, decay_1_ptr, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -5034,19 +5061,21 @@ static void row_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        sums_type *sums_ptr, dq_type *dq_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
-        int n, int m, int k_start, int tiles, int segments, int leads, double factor_1,
-        decay_1_type *decay_1_ptr, int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, dq_type *dq_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        double factor_1, decay_1_type *decay_1_ptr, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, sums_ptr, dq_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, n, m, k_start,
-                tiles, segments, leads, factor_1, decay_1_ptr, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, sums_ptr,
+                    dq_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, n, m,
+                    k_start, tiles, segments, leads, factor_1, decay_1_ptr, GROUP, D, E, LAST,
+                    WIDTH);
 }
 """,
     ),
@@ -5084,15 +5113,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -5227,8 +5258,8 @@ static void sums_by_key_kernel(const Grid program, const Grid programs, q_type *
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
         int n, int m, int k_start, int tiles, int segments, int leads, double factor_1,
         decay_1_type *decay_1_ptr, int GROUP, int D, int E, int WIDTH)
@@ -5237,9 +5268,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_key_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, sums_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, n, m, k_start, tiles,
-                segments, leads, factor_1, decay_1_ptr, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_key_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, n, m, k_start, tiles,
+                    segments, leads, factor_1, decay_1_ptr, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -5341,8 +5373,8 @@ static void keys_by_sums_kernel(const Grid program, const Grid programs, k_type 
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, sums_type *sums_ptr,
-        dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr,
+        sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, int n, int m, int k_start,
         int tiles, int segments, int leads, decay_1_type *decay_1_ptr, int GROUP, int D, int E,
         int LAST, int WIDTH)
@@ -5351,9 +5383,10 @@ void run(const Grid programs, const int threads, k_type *k_ptr, sums_type *sums_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        keys_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, sums_ptr, dv_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k_strides, n, m, k_start, tiles, segments, leads,
-                decay_1_ptr, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            keys_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, sums_ptr, dv_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_strides, n, m, k_start, tiles, segments, leads,
+                    decay_1_ptr, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -5464,8 +5497,8 @@ static void key_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, sums_type *sums_ptr,
-        dk_type *dk_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        sums_type *sums_ptr, dk_type *dk_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides, int n,
         int m, int k_start, int tiles, int segments, int leads, decay_1_type *decay_1_ptr,
         int GROUP, int D, int E, int LAST, int WIDTH)
@@ -5474,9 +5507,10 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, s
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, dk_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, n, m, k_start, tiles,
-                segments, leads, decay_1_ptr, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, dk_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, n, m, k_start,
+                    tiles, segments, leads, decay_1_ptr, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),

@@ -2007,7 +2007,7 @@ def attention(
     arXiv 2003.05997, section 4).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         cluster: [batch, kv heads, m], given; whole numbers.
@@ -2365,7 +2365,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -2496,6 +2496,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -2526,6 +2535,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -3204,7 +3222,7 @@ static void forward_kernel(const Grid program, const Grid programs, q_type *q_pt
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         cluster_of_row_type *cluster_of_row_ptr, k_type *k_ptr, v_type *v_ptr,
         cluster_type *cluster_ptr, out_type *out_ptr, lse_type *lse_ptr,
         residual_type *residual_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
@@ -3217,10 +3235,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_ptr, cluster_of_row_ptr, k_ptr, v_ptr,
-                cluster_ptr, out_ptr, lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr,
-                begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides, k_strides,
-                v_strides, n, m, k_start, row_slots, key_slots, lists, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_ptr, cluster_of_row_ptr, k_ptr, v_ptr,
+                    cluster_ptr, out_ptr, lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr,
+                    begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides, k_strides,
+                    v_strides, n, m, k_start, row_slots, key_slots, lists, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -3434,7 +3453,7 @@ static void backward_columns_kernel(const Grid program, const Grid programs, k_t
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
         cluster_type *cluster_ptr, q_type *q_ptr, d_out_type *d_out_ptr,
         cluster_of_row_type *cluster_of_row_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
         dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
@@ -3448,11 +3467,12 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, cluster_ptr, q_ptr,
-                d_out_ptr, cluster_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr,
-                kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr, k_strides,
-                v_strides, q_strides, d_out_strides, n, m, k_start, row_slots, key_slots, lists,
-                d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, cluster_ptr, q_ptr,
+                    d_out_ptr, cluster_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_start_ptr,
+                    kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr, k_strides,
+                    v_strides, q_strides, d_out_strides, n, m, k_start, row_slots, key_slots, lists,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -3637,24 +3657,26 @@ static void backward_rows_kernel(const Grid program, const Grid programs, q_type
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        cluster_of_row_type *cluster_of_row_ptr, k_type *k_ptr, v_type *v_ptr,
-        cluster_type *cluster_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr,
-        met_type *met_ptr, row_places_type *row_places_ptr, key_places_type *key_places_ptr,
-        const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *k_strides,
-        const int64_t *v_strides, int n, int m, int k_start, int row_slots, int key_slots,
-        int lists, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, cluster_of_row_type *cluster_of_row_ptr, k_type *k_ptr,
+        v_type *v_ptr, cluster_type *cluster_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        dq_type *dq_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        begins_type *begins_ptr, met_type *met_ptr, row_places_type *row_places_ptr,
+        key_places_type *key_places_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
+        int row_slots, int key_slots, int lists, double d_dot_factor, double scale_log2, int GROUP,
+        int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, cluster_of_row_ptr, k_ptr,
-                v_ptr, cluster_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr,
-                begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides, d_out_strides,
-                k_strides, v_strides, n, m, k_start, row_slots, key_slots, lists, d_dot_factor,
-                scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, cluster_of_row_ptr,
+                    k_ptr, v_ptr, cluster_ptr, lse_ptr, delta_ptr, dq_ptr, q_start_ptr,
+                    kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides,
+                    d_out_strides, k_strides, v_strides, n, m, k_start, row_slots, key_slots, lists,
+                    d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),

@@ -2987,7 +2987,7 @@ def _efficient(
     feature (arXiv 1812.01243).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -3292,7 +3292,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -3423,6 +3423,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -3453,6 +3462,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -4044,7 +4062,7 @@ static void forward_kernel(const Grid program, const Grid programs, q_of_row_typ
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
         k_of_key_type *k_of_key_ptr, v_type *v_ptr, out_type *out_ptr,
         out_state_type *out_state_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
         const int64_t *q_of_row_strides, const int64_t *k_of_key_strides, const int64_t *v_strides,
@@ -4054,9 +4072,10 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr, out_ptr,
-                out_state_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides, k_of_key_strides,
-                v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr, out_ptr,
+                    out_state_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides, k_of_key_strides,
+                    v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -4228,19 +4247,22 @@ static void backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        q_of_row_type *q_of_row_ptr, d_out_type *d_out_ptr, d_k_of_key_type *d_k_of_key_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_of_key_strides, const int64_t *v_strides, const int64_t *q_of_row_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, q_of_row_type *q_of_row_ptr, d_out_type *d_out_ptr,
+        d_k_of_key_type *d_k_of_key_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, const int64_t *v_strides,
+        const int64_t *q_of_row_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, q_of_row_ptr,
-                d_out_ptr, d_k_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides,
-                v_strides, q_of_row_strides, d_out_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, q_of_row_ptr,
+                    d_out_ptr, d_k_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                    k_of_key_strides, v_strides, q_of_row_strides, d_out_strides, n, m, k_start,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -4370,9 +4392,9 @@ static void backward_rows_kernel(const Grid program, const Grid programs, d_out_
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_of_key_type *k_of_key_ptr,
-        v_type *v_ptr, d_q_of_row_type *d_q_of_row_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides,
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
+        k_of_key_type *k_of_key_ptr, v_type *v_ptr, d_q_of_row_type *d_q_of_row_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides,
         const int64_t *k_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
         int GROUP, int D, int E)
 {
@@ -4380,9 +4402,10 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_of_key
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_of_key_ptr, v_ptr,
-                d_q_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides, k_of_key_strides,
-                v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_of_key_ptr, v_ptr,
+                    d_q_of_row_ptr, q_start_ptr, kv_lengths_ptr, d_out_strides, k_of_key_strides,
+                    v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -4583,7 +4606,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
         k_of_key_type *k_of_key_ptr, v_type *v_ptr, out_type *out_ptr, state_type *state_ptr,
         plain_type *plain_ptr, summed_type *summed_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
@@ -4594,9 +4617,10 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_in_order_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr,
-                out_ptr, state_ptr, plain_ptr, summed_ptr, q_start_ptr, kv_lengths_ptr,
-                q_of_row_strides, k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            forward_in_order_kernel((Grid){x, y, z}, programs, q_of_row_ptr, k_of_key_ptr, v_ptr,
+                    out_ptr, state_ptr, plain_ptr, summed_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_of_row_strides, k_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -4630,15 +4654,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -4736,8 +4762,8 @@ static void sums_by_row_kernel(const Grid program, const Grid programs, k_of_key
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, const int64_t *v_strides,
         int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
         int WIDTH)
@@ -4746,9 +4772,10 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_row_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_strides, n, m, k_start, tiles,
-                segments, leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_row_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -4832,18 +4859,20 @@ static void rows_by_sums_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, sums_type *sums_ptr,
-        out_state_type *out_state_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides, int n, int m, int k_start,
-        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
+        sums_type *sums_ptr, out_state_type *out_state_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
+        int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
+        int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        rows_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, sums_ptr, out_state_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides, n, m, k_start, tiles,
-                segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            rows_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, sums_ptr, out_state_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -4945,19 +4974,21 @@ static void row_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, d_out_type *d_out_ptr,
-        sums_type *sums_ptr, d_q_of_row_type *d_q_of_row_ptr, runs_type *runs_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
-        int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, d_q_of_row_type *d_q_of_row_ptr,
+        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *q_of_row_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, d_out_ptr, sums_ptr,
-                d_q_of_row_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides,
-                d_out_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_of_row_ptr, d_out_ptr,
+                    sums_ptr, d_q_of_row_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_of_row_strides, d_out_strides, n, m, k_start, tiles, segments, leads, GROUP,
+                    D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -4992,15 +5023,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -5104,8 +5137,8 @@ static void sums_by_key_kernel(const Grid program, const Grid programs, q_of_row
     }
 }
 
-void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, d_out_type *d_out_ptr,
-        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, q_of_row_type *q_of_row_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_of_row_strides,
         const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
         int GROUP, int D, int E, int WIDTH)
@@ -5114,9 +5147,10 @@ void run(const Grid programs, const int threads, q_of_row_type *q_of_row_ptr, d_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_key_kernel((Grid){x, y, z}, programs, q_of_row_ptr, d_out_ptr, sums_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, q_of_row_strides, d_out_strides, n, m, k_start, tiles,
-                segments, leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_key_kernel((Grid){x, y, z}, programs, q_of_row_ptr, d_out_ptr, sums_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, q_of_row_strides, d_out_strides, n, m,
+                    k_start, tiles, segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -5203,8 +5237,8 @@ static void keys_by_sums_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, sums_type *sums_ptr,
-        dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides, int n, int m, int k_start,
         int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
@@ -5212,9 +5246,10 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, su
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        keys_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, sums_ptr, dv_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k_of_key_strides, n, m, k_start, tiles, segments,
-                leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            keys_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, sums_ptr, dv_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_of_key_strides, n, m, k_start, tiles, segments,
+                    leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -5316,8 +5351,8 @@ static void key_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        sums_type *sums_ptr, d_k_of_key_type *d_k_of_key_ptr, runs_type *runs_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, sums_type *sums_ptr, d_k_of_key_type *d_k_of_key_ptr, runs_type *runs_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_of_key_strides,
         const int64_t *v_strides, int n, int m, int k_start, int tiles, int segments, int leads,
         int GROUP, int D, int E, int LAST, int WIDTH)
@@ -5326,9 +5361,10 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr,
-                d_k_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides, v_strides,
-                n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, sums_ptr,
+                    d_k_of_key_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k_of_key_strides,
+                    v_strides, n, m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),

@@ -1673,7 +1673,7 @@ def _near(
     2202.10447, section 3.2).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         bias: [heads, 32], a parameter; float32 or as q.
@@ -4679,7 +4679,7 @@ def _local_global_causal(
     The branches near, far are combined to near + far.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         q2: [batch, heads, n, d], given; float32 or as q.
@@ -5170,7 +5170,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -5301,6 +5301,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -5331,6 +5340,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -5933,19 +5951,20 @@ static void near_forward_kernel(const Grid program, const Grid programs, q_type 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        bias_by_offset_type *bias_by_offset_ptr, out_type *out_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *k_strides,
-        const int64_t *v_strides, const int64_t *bias_by_offset_strides, int n, int m, int k_start,
-        int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, bias_by_offset_type *bias_by_offset_ptr, out_type *out_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
+        const int64_t *k_strides, const int64_t *v_strides, const int64_t *bias_by_offset_strides,
+        int n, int m, int k_start, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, bias_by_offset_ptr,
-                out_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides,
-                bias_by_offset_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, bias_by_offset_ptr,
+                    out_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides,
+                    bias_by_offset_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -6147,21 +6166,23 @@ static void near_backward_columns_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, bias_by_offset_type *bias_by_offset_ptr, dk_type *dk_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
-        const int64_t *d_out_strides, const int64_t *bias_by_offset_strides, int n, int m,
-        int k_start, double d_dot_factor, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, bias_by_offset_type *bias_by_offset_ptr,
+        dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
+        const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *bias_by_offset_strides, int n, int m, int k_start, double d_dot_factor,
+        int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                bias_by_offset_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
-                v_strides, q_strides, d_out_strides, bias_by_offset_strides, n, m, k_start,
-                d_dot_factor, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    bias_by_offset_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides,
+                    v_strides, q_strides, d_out_strides, bias_by_offset_strides, n, m, k_start,
+                    d_dot_factor, GROUP, D, E);
 }
 """,
     ),
@@ -6358,8 +6379,9 @@ static void near_backward_rows_kernel(const Grid program, const Grid programs, q
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_type *k_ptr, v_type *v_ptr, bias_by_offset_type *bias_by_offset_ptr, dq_type *dq_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr,
+        bias_by_offset_type *bias_by_offset_ptr, dq_type *dq_ptr,
         d_bias_by_offset_type *d_bias_by_offset_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
         const int64_t *k_strides, const int64_t *v_strides, const int64_t *bias_by_offset_strides,
@@ -6370,10 +6392,11 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
-                bias_by_offset_ptr, dq_ptr, d_bias_by_offset_ptr, q_start_ptr, kv_lengths_ptr,
-                q_strides, d_out_strides, k_strides, v_strides, bias_by_offset_strides,
-                d_bias_by_offset_strides, n, m, k_start, d_dot_factor, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr,
+                    bias_by_offset_ptr, dq_ptr, d_bias_by_offset_ptr, q_start_ptr, kv_lengths_ptr,
+                    q_strides, d_out_strides, k_strides, v_strides, bias_by_offset_strides,
+                    d_bias_by_offset_strides, n, m, k_start, d_dot_factor, GROUP, D, E);
 }
 """,
     ),
@@ -6520,8 +6543,8 @@ static void far_forward_kernel(const Grid program, const Grid programs, q2_type 
     }
 }
 
-void run(const Grid programs, const int threads, q2_type *q2_ptr, k2_type *k2_ptr, v_type *v_ptr,
-        out_type *out_ptr, out_state_type *out_state_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, q2_type *q2_ptr, k2_type *k2_ptr,
+        v_type *v_ptr, out_type *out_ptr, out_state_type *out_state_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q2_strides, const int64_t *k2_strides,
         const int64_t *v_strides, int n, int m, int k_start, int GROUP, int D, int E)
 {
@@ -6529,9 +6552,10 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, k2_type *k2_pt
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_forward_kernel((Grid){x, y, z}, programs, q2_ptr, k2_ptr, v_ptr, out_ptr, out_state_ptr,
-                q_start_ptr, kv_lengths_ptr, q2_strides, k2_strides, v_strides, n, m, k_start,
-                GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_forward_kernel((Grid){x, y, z}, programs, q2_ptr, k2_ptr, v_ptr, out_ptr,
+                    out_state_ptr, q_start_ptr, kv_lengths_ptr, q2_strides, k2_strides, v_strides,
+                    n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -6715,19 +6739,20 @@ static void far_backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr, q2_type *q2_ptr,
-        d_out_type *d_out_ptr, d_k2_type *d_k2_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *k2_strides, const int64_t *v_strides,
-        const int64_t *q2_strides, const int64_t *d_out_strides, int n, int m, int k_start,
-        double d_dot_q2k2_constant, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k2_type *k2_ptr, v_type *v_ptr,
+        q2_type *q2_ptr, d_out_type *d_out_ptr, d_k2_type *d_k2_ptr, dv_type *dv_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k2_strides,
+        const int64_t *v_strides, const int64_t *q2_strides, const int64_t *d_out_strides, int n,
+        int m, int k_start, double d_dot_q2k2_constant, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_columns_kernel((Grid){x, y, z}, programs, k2_ptr, v_ptr, q2_ptr, d_out_ptr,
-                d_k2_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k2_strides, v_strides, q2_strides,
-                d_out_strides, n, m, k_start, d_dot_q2k2_constant, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_backward_columns_kernel((Grid){x, y, z}, programs, k2_ptr, v_ptr, q2_ptr, d_out_ptr,
+                    d_k2_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k2_strides, v_strides,
+                    q2_strides, d_out_strides, n, m, k_start, d_dot_q2k2_constant, GROUP, D, E);
 }
 """,
     ),
@@ -6874,8 +6899,8 @@ static void far_backward_rows_kernel(const Grid program, const Grid programs, d_
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k2_type *k2_ptr,
-        v_type *v_ptr, d_q2_type *d_q2_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
+        k2_type *k2_ptr, v_type *v_ptr, d_q2_type *d_q2_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides, const int64_t *k2_strides,
         const int64_t *v_strides, int n, int m, int k_start, double d_dot_q2k2_constant, int GROUP,
         int D, int E)
@@ -6884,9 +6909,10 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k2_type 
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        far_backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k2_ptr, v_ptr, d_q2_ptr,
-                q_start_ptr, kv_lengths_ptr, d_out_strides, k2_strides, v_strides, n, m, k_start,
-                d_dot_q2k2_constant, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            far_backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k2_ptr, v_ptr, d_q2_ptr,
+                    q_start_ptr, kv_lengths_ptr, d_out_strides, k2_strides, v_strides, n, m,
+                    k_start, d_dot_q2k2_constant, GROUP, D, E);
 }
 """,
     ),
@@ -7102,19 +7128,20 @@ static void forward_in_order_kernel(const Grid program, const Grid programs, q2_
     }
 }
 
-void run(const Grid programs, const int threads, q2_type *q2_ptr, k2_type *k2_ptr, v_type *v_ptr,
-        out_type *out_ptr, state_type *state_ptr, plain_type *plain_ptr, summed_type *summed_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q2_strides,
-        const int64_t *k2_strides, const int64_t *v_strides, int n, int m, int k_start, int GROUP,
-        int D, int E)
+void run(const Grid programs, const int threads, const int share, q2_type *q2_ptr, k2_type *k2_ptr,
+        v_type *v_ptr, out_type *out_ptr, state_type *state_ptr, plain_type *plain_ptr,
+        summed_type *summed_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *q2_strides, const int64_t *k2_strides, const int64_t *v_strides, int n,
+        int m, int k_start, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_in_order_kernel((Grid){x, y, z}, programs, q2_ptr, k2_ptr, v_ptr, out_ptr,
-                state_ptr, plain_ptr, summed_ptr, q_start_ptr, kv_lengths_ptr, q2_strides,
-                k2_strides, v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            forward_in_order_kernel((Grid){x, y, z}, programs, q2_ptr, k2_ptr, v_ptr, out_ptr,
+                    state_ptr, plain_ptr, summed_ptr, q_start_ptr, kv_lengths_ptr, q2_strides,
+                    k2_strides, v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -7151,15 +7178,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -7254,7 +7283,7 @@ static void sums_by_row_kernel(const Grid program, const Grid programs, k2_type 
     }
 }
 
-void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr,
+void run(const Grid programs, const int threads, const int share, k2_type *k2_ptr, v_type *v_ptr,
         sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k2_strides, const int64_t *v_strides, int n,
         int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E, int WIDTH)
@@ -7263,9 +7292,10 @@ void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_row_kernel((Grid){x, y, z}, programs, k2_ptr, v_ptr, sums_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k2_strides, v_strides, n, m, k_start, tiles, segments,
-                leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_row_kernel((Grid){x, y, z}, programs, k2_ptr, v_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k2_strides, v_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -7353,18 +7383,20 @@ static void rows_by_sums_kernel(const Grid program, const Grid programs, q2_type
     }
 }
 
-void run(const Grid programs, const int threads, q2_type *q2_ptr, sums_type *sums_ptr,
-        out_state_type *out_state_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q2_strides, int n, int m, int k_start,
-        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q2_type *q2_ptr,
+        sums_type *sums_ptr, out_state_type *out_state_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q2_strides,
+        int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
+        int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        rows_by_sums_kernel((Grid){x, y, z}, programs, q2_ptr, sums_ptr, out_state_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, q2_strides, n, m, k_start, tiles, segments, leads,
-                GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            rows_by_sums_kernel((Grid){x, y, z}, programs, q2_ptr, sums_ptr, out_state_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, q2_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -7467,19 +7499,20 @@ static void row_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, q2_type *q2_ptr, d_out_type *d_out_ptr,
-        sums_type *sums_ptr, d_q2_type *d_q2_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q2_strides, const int64_t *d_out_strides,
-        int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
-        int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q2_type *q2_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, d_q2_type *d_q2_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q2_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q2_ptr, d_out_ptr, sums_ptr,
-                d_q2_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q2_strides, d_out_strides, n, m,
-                k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q2_ptr, d_out_ptr, sums_ptr,
+                    d_q2_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q2_strides, d_out_strides, n,
+                    m, k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -7517,15 +7550,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -7633,8 +7668,8 @@ static void sums_by_key_kernel(const Grid program, const Grid programs, q2_type 
     }
 }
 
-void run(const Grid programs, const int threads, q2_type *q2_ptr, d_out_type *d_out_ptr,
-        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, q2_type *q2_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q2_strides, const int64_t *d_out_strides,
         int n, int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E,
         int WIDTH)
@@ -7643,9 +7678,10 @@ void run(const Grid programs, const int threads, q2_type *q2_ptr, d_out_type *d_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_key_kernel((Grid){x, y, z}, programs, q2_ptr, d_out_ptr, sums_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, q2_strides, d_out_strides, n, m, k_start, tiles,
-                segments, leads, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_key_kernel((Grid){x, y, z}, programs, q2_ptr, d_out_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, q2_strides, d_out_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -7729,8 +7765,8 @@ static void keys_by_sums_kernel(const Grid program, const Grid programs, k2_type
     }
 }
 
-void run(const Grid programs, const int threads, k2_type *k2_ptr, sums_type *sums_ptr,
-        dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k2_type *k2_ptr,
+        sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k2_strides, int n, int m, int k_start,
         int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
@@ -7738,9 +7774,10 @@ void run(const Grid programs, const int threads, k2_type *k2_ptr, sums_type *sum
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        keys_by_sums_kernel((Grid){x, y, z}, programs, k2_ptr, sums_ptr, dv_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k2_strides, n, m, k_start, tiles, segments, leads,
-                GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            keys_by_sums_kernel((Grid){x, y, z}, programs, k2_ptr, sums_ptr, dv_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k2_strides, n, m, k_start, tiles, segments, leads,
+                    GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -7840,7 +7877,7 @@ static void key_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr,
+void run(const Grid programs, const int threads, const int share, k2_type *k2_ptr, v_type *v_ptr,
         sums_type *sums_ptr, d_k2_type *d_k2_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k2_strides, const int64_t *v_strides, int n,
         int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E, int LAST,
@@ -7850,9 +7887,10 @@ void run(const Grid programs, const int threads, k2_type *k2_ptr, v_type *v_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k2_ptr, v_ptr, sums_ptr, d_k2_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, k2_strides, v_strides, n, m, k_start, tiles,
-                segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k2_ptr, v_ptr, sums_ptr,
+                    d_k2_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, k2_strides, v_strides, n, m,
+                    k_start, tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),

@@ -1311,7 +1311,7 @@ def _squared_relu_of_scaled(
     """Squared relu of scaled dot products, over n.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -1640,7 +1640,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -1771,6 +1771,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -1801,6 +1810,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -2386,18 +2404,20 @@ static void forward_kernel(const Grid program, const Grid programs, q_type *q_pt
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *q_strides, const int64_t *k_strides, const int64_t *v_strides, int n, int m,
-        int k_start, double norm, double scale, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *k_strides,
+        const int64_t *v_strides, int n, int m, int k_start, double norm, double scale, int GROUP,
+        int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, q_start_ptr,
-                kv_lengths_ptr, q_strides, k_strides, v_strides, n, m, k_start, norm, scale, GROUP,
-                D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, q_start_ptr,
+                    kv_lengths_ptr, q_strides, k_strides, v_strides, n, m, k_start, norm, scale,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -2425,7 +2445,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
     Rows d_out;
     real d_out_room[BLOCK_M][BLOCK_E];
     real d_share[BLOCK_M][BLOCK_N];
-    real share[BLOCK_M][BLOCK_N];
+    real share_[BLOCK_M][BLOCK_N];
     real d_score[BLOCK_M][BLOCK_N];
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++) {
@@ -2458,13 +2478,13 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
             const real score = scale * dot_qk[r][c];
             real weight = square_of(larger(score, 0));
             if (MASKED) weight = visible[r] ? weight : R(0.0);
-            share[r][c] = weight * inverse;
+            share_[r][c] = weight * inverse;
             d_score[r][c] = d_weight * (2 * larger(score, 0) * (score > 0 ? R(1.0) : R(0.0)));
-            if (MASKED) share[r][c] = visible[r] ? share[r][c] : R(0.0);
+            if (MASKED) share_[r][c] = visible[r] ? share_[r][c] : R(0.0);
             if (MASKED) d_score[r][c] = visible[r] ? d_score[r][c] : R(0.0);
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share_[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
             BLOCK_E, 1);
     multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_score[0][0], 1, BLOCK_N, q.at, q.step, &dk_total[0][0],
             BLOCK_D, 1);
@@ -2572,19 +2592,21 @@ static void backward_columns_kernel(const Grid program, const Grid programs, k_t
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
-        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
-        double norm, double inverse, double d_dot_factor, double scale, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dk_type *dk_ptr, dv_type *dv_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides,
+        const int64_t *v_strides, const int64_t *q_strides, const int64_t *d_out_strides, int n,
+        int m, int k_start, double norm, double inverse, double d_dot_factor, double scale,
+        int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr, dk_ptr,
-                dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, q_strides, d_out_strides,
-                n, m, k_start, norm, inverse, d_dot_factor, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, q_strides,
+                    d_out_strides, n, m, k_start, norm, inverse, d_dot_factor, scale, GROUP, D, E);
 }
 """,
     ),
@@ -2735,19 +2757,21 @@ static void backward_rows_kernel(const Grid program, const Grid programs, q_type
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        k_type *k_ptr, v_type *v_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
-        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start, double norm,
-        double inverse, double d_dot_factor, double scale, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, k_type *k_ptr, v_type *v_ptr, dq_type *dq_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
+        const int64_t *d_out_strides, const int64_t *k_strides, const int64_t *v_strides, int n,
+        int m, int k_start, double norm, double inverse, double d_dot_factor, double scale,
+        int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr, dq_ptr,
-                q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, k_strides, v_strides, n, m,
-                k_start, norm, inverse, d_dot_factor, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, k_ptr, v_ptr, dq_ptr,
+                    q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, k_strides, v_strides, n,
+                    m, k_start, norm, inverse, d_dot_factor, scale, GROUP, D, E);
 }
 """,
     ),
@@ -2776,7 +2800,7 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
     Rows d_out;
     real d_out_room[BLOCK_M][BLOCK_E];
     real d_share[BLOCK_M][BLOCK_N];
-    real share[BLOCK_M][BLOCK_N];
+    real share_[BLOCK_M][BLOCK_N];
     real d_score[BLOCK_M][BLOCK_N];
     #pragma omp simd
     for (int r = 0; r < BLOCK_M; r++) {
@@ -2809,13 +2833,13 @@ INLINE void backward_at_once_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
             const real score = scale * dot_qk[r][c];
             real weight = square_of(larger(score, 0));
             if (MASKED) weight = visible[r] ? weight : R(0.0);
-            share[r][c] = weight * inverse;
+            share_[r][c] = weight * inverse;
             d_score[r][c] = d_weight * (2 * larger(score, 0) * (score > 0 ? R(1.0) : R(0.0)));
-            if (MASKED) share[r][c] = visible[r] ? share[r][c] : R(0.0);
+            if (MASKED) share_[r][c] = visible[r] ? share_[r][c] : R(0.0);
             if (MASKED) d_score[r][c] = visible[r] ? d_score[r][c] : R(0.0);
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share_[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
             BLOCK_E, 1);
     multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_score[0][0], 1, BLOCK_N, q.at, q.step, &dk_total[0][0],
             BLOCK_D, 1);
@@ -2931,21 +2955,22 @@ static void backward_at_once_kernel(const Grid program, const Grid programs, k_t
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, dk_type *dk_ptr, dv_type *dv_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides,
-        const int64_t *v_strides, const int64_t *q_strides, const int64_t *d_out_strides,
-        const int64_t *dq_total_strides, int n, int m, int k_start, double norm, double inverse,
-        double d_dot_factor, double scale, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dq_total_type *dq_total_ptr, dk_type *dk_ptr,
+        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *k_strides, const int64_t *v_strides, const int64_t *q_strides,
+        const int64_t *d_out_strides, const int64_t *dq_total_strides, int n, int m, int k_start,
+        double norm, double inverse, double d_dot_factor, double scale, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
-                dq_total_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides,
-                q_strides, d_out_strides, dq_total_strides, n, m, k_start, norm, inverse,
-                d_dot_factor, scale, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            backward_at_once_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dq_total_ptr, dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides,
+                    q_strides, d_out_strides, dq_total_strides, n, m, k_start, norm, inverse,
+                    d_dot_factor, scale, GROUP, D, E);
 }
 """,
     ),

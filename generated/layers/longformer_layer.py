@@ -2075,7 +2075,7 @@ def _near(
     projections of their own.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         is_global: [batch, m], given; truth values.
@@ -3466,7 +3466,7 @@ def _marked_window(
     The branches near, full are combined to is_global[i] ? full : near.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         is_global: [batch, m], given; truth values.
@@ -3817,7 +3817,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -3948,6 +3948,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -3978,6 +3987,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -4658,7 +4676,7 @@ static void near_forward_kernel(const Grid program, const Grid programs, q_type 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
         not_is_global_of_row_type *not_is_global_of_row_ptr, k_type *k_ptr, v_type *v_ptr,
         is_global_type *is_global_ptr, out_type *out_ptr, lse_type *lse_ptr,
         residual_type *residual_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
@@ -4671,10 +4689,12 @@ void run(const Grid programs, const int threads, q_type *q_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_forward_kernel((Grid){x, y, z}, programs, q_ptr, not_is_global_of_row_ptr, k_ptr,
-                v_ptr, is_global_ptr, out_ptr, lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr,
-                begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides, k_strides,
-                v_strides, n, m, k_start, row_slots, key_slots, lists, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_forward_kernel((Grid){x, y, z}, programs, q_ptr, not_is_global_of_row_ptr, k_ptr,
+                    v_ptr, is_global_ptr, out_ptr, lse_ptr, residual_ptr, q_start_ptr,
+                    kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides,
+                    k_strides, v_strides, n, m, k_start, row_slots, key_slots, lists, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -4886,7 +4906,7 @@ static void near_backward_columns_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
         is_global_type *is_global_ptr, q_type *q_ptr, d_out_type *d_out_ptr,
         not_is_global_of_row_type *not_is_global_of_row_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
@@ -4900,11 +4920,12 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, is_global_ptr, q_ptr,
-                d_out_ptr, not_is_global_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
-                q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
-                k_strides, v_strides, q_strides, d_out_strides, n, m, k_start, row_slots, key_slots,
-                lists, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, is_global_ptr,
+                    q_ptr, d_out_ptr, not_is_global_of_row_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
+                    q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr,
+                    key_places_ptr, k_strides, v_strides, q_strides, d_out_strides, n, m, k_start,
+                    row_slots, key_slots, lists, d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -5092,24 +5113,26 @@ static void near_backward_rows_kernel(const Grid program, const Grid programs, q
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        not_is_global_of_row_type *not_is_global_of_row_ptr, k_type *k_ptr, v_type *v_ptr,
-        is_global_type *is_global_ptr, lse_type *lse_ptr, delta_type *delta_ptr, dq_type *dq_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr,
-        met_type *met_ptr, row_places_type *row_places_ptr, key_places_type *key_places_ptr,
-        const int64_t *q_strides, const int64_t *d_out_strides, const int64_t *k_strides,
-        const int64_t *v_strides, int n, int m, int k_start, int row_slots, int key_slots,
-        int lists, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, not_is_global_of_row_type *not_is_global_of_row_ptr, k_type *k_ptr,
+        v_type *v_ptr, is_global_type *is_global_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        dq_type *dq_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        begins_type *begins_ptr, met_type *met_ptr, row_places_type *row_places_ptr,
+        key_places_type *key_places_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
+        int row_slots, int key_slots, int lists, double d_dot_factor, double scale_log2, int GROUP,
+        int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr,
-                not_is_global_of_row_ptr, k_ptr, v_ptr, is_global_ptr, lse_ptr, delta_ptr, dq_ptr,
-                q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr,
-                q_strides, d_out_strides, k_strides, v_strides, n, m, k_start, row_slots, key_slots,
-                lists, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            near_backward_rows_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr,
+                    not_is_global_of_row_ptr, k_ptr, v_ptr, is_global_ptr, lse_ptr, delta_ptr,
+                    dq_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr,
+                    key_places_ptr, q_strides, d_out_strides, k_strides, v_strides, n, m, k_start,
+                    row_slots, key_slots, lists, d_dot_factor, scale_log2, GROUP, D, E);
 }
 """,
     ),
@@ -5323,7 +5346,7 @@ static void full_forward_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_global_type *q_global_ptr,
+void run(const Grid programs, const int threads, const int share, q_global_type *q_global_ptr,
         is_global_of_row_type *is_global_of_row_ptr, k_global_type *k_global_ptr,
         v_global_type *v_global_ptr, out_type *out_ptr, lse_type *lse_ptr,
         residual_type *residual_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
@@ -5336,11 +5359,12 @@ void run(const Grid programs, const int threads, q_global_type *q_global_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        full_forward_kernel((Grid){x, y, z}, programs, q_global_ptr, is_global_of_row_ptr,
-                k_global_ptr, v_global_ptr, out_ptr, lse_ptr, residual_ptr, q_start_ptr,
-                kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, q_global_strides,
-                k_global_strides, v_global_strides, n, m, k_start, row_slots, lists, scale_log2,
-                GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            full_forward_kernel((Grid){x, y, z}, programs, q_global_ptr, is_global_of_row_ptr,
+                    k_global_ptr, v_global_ptr, out_ptr, lse_ptr, residual_ptr, q_start_ptr,
+                    kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, q_global_strides,
+                    k_global_strides, v_global_strides, n, m, k_start, row_slots, lists, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -5539,7 +5563,7 @@ static void full_backward_columns_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_global_type *k_global_ptr,
+void run(const Grid programs, const int threads, const int share, k_global_type *k_global_ptr,
         v_global_type *v_global_ptr, q_global_type *q_global_ptr, d_out_type *d_out_ptr,
         is_global_of_row_type *is_global_of_row_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
         d_k_global_type *d_k_global_ptr, d_v_global_type *d_v_global_ptr, q_start_type *q_start_ptr,
@@ -5553,11 +5577,13 @@ void run(const Grid programs, const int threads, k_global_type *k_global_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        full_backward_columns_kernel((Grid){x, y, z}, programs, k_global_ptr, v_global_ptr,
-                q_global_ptr, d_out_ptr, is_global_of_row_ptr, lse_ptr, delta_ptr, d_k_global_ptr,
-                d_v_global_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr,
-                k_global_strides, v_global_strides, q_global_strides, d_out_strides, n, m, k_start,
-                row_slots, lists, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            full_backward_columns_kernel((Grid){x, y, z}, programs, k_global_ptr, v_global_ptr,
+                    q_global_ptr, d_out_ptr, is_global_of_row_ptr, lse_ptr, delta_ptr,
+                    d_k_global_ptr, d_v_global_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr,
+                    met_ptr, row_places_ptr, k_global_strides, v_global_strides, q_global_strides,
+                    d_out_strides, n, m, k_start, row_slots, lists, d_dot_factor, scale_log2, GROUP,
+                    D, E);
 }
 """,
     ),
@@ -5729,24 +5755,27 @@ static void full_backward_rows_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, q_global_type *q_global_ptr, d_out_type *d_out_ptr,
-        is_global_of_row_type *is_global_of_row_ptr, k_global_type *k_global_ptr,
-        v_global_type *v_global_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
-        d_q_global_type *d_q_global_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        begins_type *begins_ptr, met_type *met_ptr, row_places_type *row_places_ptr,
-        const int64_t *q_global_strides, const int64_t *d_out_strides,
-        const int64_t *k_global_strides, const int64_t *v_global_strides, int n, int m, int k_start,
-        int row_slots, int lists, double d_dot_factor, double scale_log2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_global_type *q_global_ptr,
+        d_out_type *d_out_ptr, is_global_of_row_type *is_global_of_row_ptr,
+        k_global_type *k_global_ptr, v_global_type *v_global_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, d_q_global_type *d_q_global_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr, met_type *met_ptr,
+        row_places_type *row_places_ptr, const int64_t *q_global_strides,
+        const int64_t *d_out_strides, const int64_t *k_global_strides,
+        const int64_t *v_global_strides, int n, int m, int k_start, int row_slots, int lists,
+        double d_dot_factor, double scale_log2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        full_backward_rows_kernel((Grid){x, y, z}, programs, q_global_ptr, d_out_ptr,
-                is_global_of_row_ptr, k_global_ptr, v_global_ptr, lse_ptr, delta_ptr,
-                d_q_global_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr,
-                q_global_strides, d_out_strides, k_global_strides, v_global_strides, n, m, k_start,
-                row_slots, lists, d_dot_factor, scale_log2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            full_backward_rows_kernel((Grid){x, y, z}, programs, q_global_ptr, d_out_ptr,
+                    is_global_of_row_ptr, k_global_ptr, v_global_ptr, lse_ptr, delta_ptr,
+                    d_q_global_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+                    row_places_ptr, q_global_strides, d_out_strides, k_global_strides,
+                    v_global_strides, n, m, k_start, row_slots, lists, d_dot_factor, scale_log2,
+                    GROUP, D, E);
 }
 """,
     ),

@@ -1336,7 +1336,7 @@ def _relu_of_sum(
     """Relu of a number of the query plus one of the key, over the number of keys.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         v: [batch, kv heads, m, e]; query head h reads kv head h // (heads / kv heads).
         a: [batch, heads, n], given; float32 or as q.
         b: [batch, kv heads, m], given; float32 or as q.
@@ -1638,7 +1638,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -1769,6 +1769,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -1799,6 +1808,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -2372,17 +2390,18 @@ static void forward_kernel(const Grid program, const Grid programs, a_type *a_pt
     }
 }
 
-void run(const Grid programs, const int threads, a_type *a_ptr, v_type *v_ptr, b_type *b_ptr,
-        out_type *out_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *v_strides, int n, int m, int k_start, norm_type *norm_ptr, int GROUP, int D,
-        int E)
+void run(const Grid programs, const int threads, const int share, a_type *a_ptr, v_type *v_ptr,
+        b_type *b_ptr, out_type *out_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *v_strides, int n, int m, int k_start,
+        norm_type *norm_ptr, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, a_ptr, v_ptr, b_ptr, out_ptr, q_start_ptr,
-                kv_lengths_ptr, v_strides, n, m, k_start, norm_ptr, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, a_ptr, v_ptr, b_ptr, out_ptr, q_start_ptr,
+                    kv_lengths_ptr, v_strides, n, m, k_start, norm_ptr, GROUP, D, E);
 }
 """,
     ),
@@ -2403,7 +2422,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real *restrict d
 {
     int visible[BLOCK_M];
     a_value a[BLOCK_M];
-    real share[BLOCK_M][BLOCK_N];
+    real share_[BLOCK_M][BLOCK_N];
     Rows d_out;
     real d_out_room[BLOCK_M][BLOCK_E];
     real d_share[BLOCK_M][BLOCK_N];
@@ -2422,7 +2441,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real *restrict d
         for (int c = 0; c < BLOCK_N; c++) {
             real weight = 0 + larger(a[r] + b[c], 0);
             if (MASKED) weight = visible[r] ? weight : R(0.0);
-            share[r][c] = weight * inverse;
+            share_[r][c] = weight * inverse;
         }
     }
     Span spans[1 / LANES];
@@ -2442,12 +2461,12 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real *restrict d
         #pragma omp simd
         for (int c = 0; c < BLOCK_N; c++) {
             const real d_weight = d_share[r][c] * inverse;
-            if (MASKED) share[r][c] = visible[r] ? share[r][c] : R(0.0);
+            if (MASKED) share_[r][c] = visible[r] ? share_[r][c] : R(0.0);
             d_b_pair[r][c] = d_weight * (a[r] + b[c] > 0 ? R(1.0) : R(0.0));
             if (MASKED) d_b_pair[r][c] = visible[r] ? d_b_pair[r][c] : R(0.0);
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share_[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
             BLOCK_E, 1);
     for (int c = 0; c < BLOCK_N; c++)
         db_sum[c] = R(0.0);
@@ -2548,19 +2567,20 @@ static void backward_columns_kernel(const Grid program, const Grid programs, v_t
         if (column_lanes[c] < m) put(db_type, (db_ptr + first_vector)[c], seen[c] ? db[c] : R(0.0));
 }
 
-void run(const Grid programs, const int threads, v_type *v_ptr, b_type *b_ptr, a_type *a_ptr,
-        d_out_type *d_out_ptr, dv_type *dv_ptr, db_type *db_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *v_strides, const int64_t *d_out_strides,
-        int n, int m, int k_start, norm_type *norm_ptr, inverse_type *inverse_ptr, int GROUP, int D,
-        int E)
+void run(const Grid programs, const int threads, const int share, v_type *v_ptr, b_type *b_ptr,
+        a_type *a_ptr, d_out_type *d_out_ptr, dv_type *dv_ptr, db_type *db_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *v_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, norm_type *norm_ptr,
+        inverse_type *inverse_ptr, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, v_ptr, b_ptr, a_ptr, d_out_ptr, dv_ptr,
-                db_ptr, q_start_ptr, kv_lengths_ptr, v_strides, d_out_strides, n, m, k_start,
-                norm_ptr, inverse_ptr, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, v_ptr, b_ptr, a_ptr, d_out_ptr,
+                    dv_ptr, db_ptr, q_start_ptr, kv_lengths_ptr, v_strides, d_out_strides, n, m,
+                    k_start, norm_ptr, inverse_ptr, GROUP, D, E);
 }
 """,
     ),
@@ -2695,19 +2715,20 @@ static void backward_rows_kernel(const Grid program, const Grid programs, a_type
         if (visible[r]) put(da_type, (da_ptr + first_vector)[r], da[r]);
 }
 
-void run(const Grid programs, const int threads, a_type *a_ptr, d_out_type *d_out_ptr,
-        v_type *v_ptr, b_type *b_ptr, da_type *da_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides, const int64_t *v_strides,
-        int n, int m, int k_start, norm_type *norm_ptr, inverse_type *inverse_ptr, int GROUP, int D,
-        int E)
+void run(const Grid programs, const int threads, const int share, a_type *a_ptr,
+        d_out_type *d_out_ptr, v_type *v_ptr, b_type *b_ptr, da_type *da_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides,
+        const int64_t *v_strides, int n, int m, int k_start, norm_type *norm_ptr,
+        inverse_type *inverse_ptr, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, a_ptr, d_out_ptr, v_ptr, b_ptr, da_ptr,
-                q_start_ptr, kv_lengths_ptr, d_out_strides, v_strides, n, m, k_start, norm_ptr,
-                inverse_ptr, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, a_ptr, d_out_ptr, v_ptr, b_ptr, da_ptr,
+                    q_start_ptr, kv_lengths_ptr, d_out_strides, v_strides, n, m, k_start, norm_ptr,
+                    inverse_ptr, GROUP, D, E);
 }
 """,
     ),

@@ -2890,7 +2890,7 @@ def _dot_over_keys(
     """Dot products over the number of keys.
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         scale: the `scale` of the spec; 1 / sqrt(d) by default.
@@ -3186,7 +3186,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -3317,6 +3317,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -3347,6 +3356,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -3938,19 +3956,20 @@ static void forward_kernel(const Grid program, const Grid programs, q_type *q_pt
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, total_state_type *total_state_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *k_strides,
-        const int64_t *v_strides, int n, int m, int k_start, norm_type *norm_ptr, int GROUP, int D,
-        int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, total_state_type *total_state_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
+        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
+        norm_type *norm_ptr, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, total_state_ptr,
-                q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m, k_start,
-                norm_ptr, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, total_state_ptr,
+                    q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides, n, m, k_start,
+                    norm_ptr, GROUP, D, E);
 }
 """,
     ),
@@ -3974,7 +3993,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
     Rows q;
     real q_room[BLOCK_M][BLOCK_D];
     real dot_qk[BLOCK_M][BLOCK_N];
-    real share[BLOCK_M][BLOCK_N];
+    real share_[BLOCK_M][BLOCK_N];
     Rows d_out;
     real d_out_room[BLOCK_M][BLOCK_E];
     real d_share[BLOCK_M][BLOCK_N];
@@ -4005,7 +4024,7 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
         #pragma omp simd
         for (int c = 0; c < BLOCK_N; c++) {
             if (MASKED) dot_qk[r][c] = visible[r] ? dot_qk[r][c] : R(0.0);
-            share[r][c] = dot_qk[r][c] * inverse;
+            share_[r][c] = dot_qk[r][c] * inverse;
         }
     }
     multiply(BLOCK_M, BLOCK_E, BLOCK_N, d_out.at, d_out.step, 1, &v_turned[0][0], BLOCK_N,
@@ -4014,11 +4033,11 @@ INLINE void backward_columns_tile(real (*restrict dv)[BLOCK_E], real (*restrict 
         #pragma omp simd
         for (int c = 0; c < BLOCK_N; c++) {
             d_weight[r][c] = d_share[r][c] * inverse;
-            if (MASKED) share[r][c] = visible[r] ? share[r][c] : R(0.0);
+            if (MASKED) share_[r][c] = visible[r] ? share_[r][c] : R(0.0);
             if (MASKED) d_weight[r][c] = visible[r] ? d_weight[r][c] : R(0.0);
         }
     }
-    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
+    multiply(BLOCK_N, BLOCK_M, BLOCK_E, &share_[0][0], 1, BLOCK_N, d_out.at, d_out.step, &dv[0][0],
             BLOCK_E, 1);
     multiply(BLOCK_N, BLOCK_M, BLOCK_D, &d_weight[0][0], 1, BLOCK_N, q.at, q.step, &dk[0][0],
             BLOCK_D, 1);
@@ -4123,19 +4142,20 @@ static void backward_columns_kernel(const Grid program, const Grid programs, k_t
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, q_type *q_ptr,
-        d_out_type *d_out_ptr, dk_type *dk_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides,
-        const int64_t *q_strides, const int64_t *d_out_strides, int n, int m, int k_start,
-        norm_type *norm_ptr, inverse_type *inverse_ptr, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        q_type *q_ptr, d_out_type *d_out_ptr, dk_type *dk_ptr, dv_type *dv_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides,
+        const int64_t *v_strides, const int64_t *q_strides, const int64_t *d_out_strides, int n,
+        int m, int k_start, norm_type *norm_ptr, inverse_type *inverse_ptr, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr, dk_ptr,
-                dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, q_strides, d_out_strides,
-                n, m, k_start, norm_ptr, inverse_ptr, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, q_ptr, d_out_ptr,
+                    dk_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, q_strides,
+                    d_out_strides, n, m, k_start, norm_ptr, inverse_ptr, GROUP, D, E);
 }
 """,
     ),
@@ -4267,18 +4287,20 @@ static void backward_rows_kernel(const Grid program, const Grid programs, d_out_
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr, k_type *k_ptr,
-        v_type *v_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *d_out_strides, const int64_t *k_strides, const int64_t *v_strides, int n,
-        int m, int k_start, norm_type *norm_ptr, inverse_type *inverse_ptr, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
+        k_type *k_ptr, v_type *v_ptr, dq_type *dq_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides, const int64_t *k_strides,
+        const int64_t *v_strides, int n, int m, int k_start, norm_type *norm_ptr,
+        inverse_type *inverse_ptr, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_ptr, v_ptr, dq_ptr,
-                q_start_ptr, kv_lengths_ptr, d_out_strides, k_strides, v_strides, n, m, k_start,
-                norm_ptr, inverse_ptr, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, d_out_ptr, k_ptr, v_ptr, dq_ptr,
+                    q_start_ptr, kv_lengths_ptr, d_out_strides, k_strides, v_strides, n, m, k_start,
+                    norm_ptr, inverse_ptr, GROUP, D, E);
 }
 """,
     ),
@@ -4479,19 +4501,20 @@ static void forward_in_order_kernel(const Grid program, const Grid programs, q_t
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, k_type *k_ptr, v_type *v_ptr,
-        out_type *out_ptr, state_type *state_ptr, plain_type *plain_ptr, summed_type *summed_ptr,
-        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
-        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start,
-        norm_type *norm_ptr, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr, k_type *k_ptr,
+        v_type *v_ptr, out_type *out_ptr, state_type *state_ptr, plain_type *plain_ptr,
+        summed_type *summed_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *q_strides, const int64_t *k_strides, const int64_t *v_strides, int n, int m,
+        int k_start, norm_type *norm_ptr, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_in_order_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr, state_ptr,
-                plain_ptr, summed_ptr, q_start_ptr, kv_lengths_ptr, q_strides, k_strides, v_strides,
-                n, m, k_start, norm_ptr, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            forward_in_order_kernel((Grid){x, y, z}, programs, q_ptr, k_ptr, v_ptr, out_ptr,
+                    state_ptr, plain_ptr, summed_ptr, q_start_ptr, kv_lengths_ptr, q_strides,
+                    k_strides, v_strides, n, m, k_start, norm_ptr, GROUP, D, E);
 }
 """,
     ),
@@ -4525,15 +4548,17 @@ static void runs_by_row_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], row < n ? f1 : f0);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_row_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -4628,18 +4653,19 @@ static void sums_by_row_kernel(const Grid program, const Grid programs, k_type *
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, sums_type *sums_ptr,
-        runs_type *runs_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *k_strides, const int64_t *v_strides, int n, int m, int k_start, int tiles,
-        int segments, int leads, int GROUP, int D, int E, int WIDTH)
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides, int n,
+        int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_row_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, runs_ptr, q_start_ptr,
-                kv_lengths_ptr, k_strides, v_strides, n, m, k_start, tiles, segments, leads, GROUP,
-                D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_row_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_strides, v_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -4721,18 +4747,20 @@ static void rows_by_sums_kernel(const Grid program, const Grid programs, q_type 
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, sums_type *sums_ptr,
-        total_state_type *total_state_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, int n, int m, int k_start,
-        int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        sums_type *sums_ptr, total_state_type *total_state_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, int n,
+        int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E, int LAST,
+        int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        rows_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, sums_ptr, total_state_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, q_strides, n, m, k_start, tiles, segments, leads,
-                GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            rows_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, sums_ptr, total_state_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides, n, m, k_start, tiles,
+                    segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -4835,19 +4863,20 @@ static void row_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        sums_type *sums_ptr, dq_type *dq_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
-        int n, int m, int k_start, int tiles, int segments, int leads, inverse_type *inverse_ptr,
-        int GROUP, int D, int E, int LAST, int WIDTH)
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, dq_type *dq_ptr, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides,
+        const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int segments, int leads,
+        inverse_type *inverse_ptr, int GROUP, int D, int E, int LAST, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, sums_ptr, dq_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, n, m, k_start,
-                tiles, segments, leads, inverse_ptr, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            row_gradients_by_sums_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, sums_ptr,
+                    dq_ptr, runs_ptr, q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, n, m,
+                    k_start, tiles, segments, leads, inverse_ptr, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -4882,15 +4911,17 @@ static void runs_by_key_kernel(const Grid program, const Grid programs, runs_typ
     put(runs_type, (spot + 1)[0], f1);
 }
 
-void run(const Grid programs, const int threads, runs_type *runs_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start, int tiles, int heads)
+void run(const Grid programs, const int threads, const int share, runs_type *runs_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, int n, int m, int k_start,
+        int tiles, int heads)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n, m,
-                k_start, tiles, heads);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            runs_by_key_kernel((Grid){x, y, z}, programs, runs_ptr, q_start_ptr, kv_lengths_ptr, n,
+                    m, k_start, tiles, heads);
 }
 """,
     ),
@@ -4999,8 +5030,8 @@ static void sums_by_key_kernel(const Grid program, const Grid programs, q_type *
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, sums_type *sums_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *q_strides, const int64_t *d_out_strides,
         int n, int m, int k_start, int tiles, int segments, int leads, inverse_type *inverse_ptr,
         int GROUP, int D, int E, int WIDTH)
@@ -5009,9 +5040,10 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        sums_by_key_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, sums_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, n, m, k_start, tiles,
-                segments, leads, inverse_ptr, GROUP, D, E, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            sums_by_key_kernel((Grid){x, y, z}, programs, q_ptr, d_out_ptr, sums_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, q_strides, d_out_strides, n, m, k_start, tiles,
+                    segments, leads, inverse_ptr, GROUP, D, E, WIDTH);
 }
 """,
     ),
@@ -5095,8 +5127,8 @@ static void keys_by_sums_kernel(const Grid program, const Grid programs, k_type 
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, sums_type *sums_ptr,
-        dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr,
+        sums_type *sums_ptr, dv_type *dv_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, int n, int m, int k_start,
         int tiles, int segments, int leads, int GROUP, int D, int E, int LAST, int WIDTH)
 {
@@ -5104,9 +5136,10 @@ void run(const Grid programs, const int threads, k_type *k_ptr, sums_type *sums_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        keys_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, sums_ptr, dv_ptr, runs_ptr,
-                q_start_ptr, kv_lengths_ptr, k_strides, n, m, k_start, tiles, segments, leads,
-                GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            keys_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, sums_ptr, dv_ptr, runs_ptr,
+                    q_start_ptr, kv_lengths_ptr, k_strides, n, m, k_start, tiles, segments, leads,
+                    GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),
@@ -5206,8 +5239,8 @@ static void key_gradients_by_sums_kernel(const Grid program, const Grid programs
     }
 }
 
-void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, sums_type *sums_ptr,
-        dk_type *dk_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, k_type *k_ptr, v_type *v_ptr,
+        sums_type *sums_ptr, dk_type *dk_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *k_strides, const int64_t *v_strides, int n,
         int m, int k_start, int tiles, int segments, int leads, int GROUP, int D, int E, int LAST,
         int WIDTH)
@@ -5216,9 +5249,10 @@ void run(const Grid programs, const int threads, k_type *k_ptr, v_type *v_ptr, s
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, dk_ptr,
-                runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, n, m, k_start, tiles,
-                segments, leads, GROUP, D, E, LAST, WIDTH);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            key_gradients_by_sums_kernel((Grid){x, y, z}, programs, k_ptr, v_ptr, sums_ptr, dk_ptr,
+                    runs_ptr, q_start_ptr, kv_lengths_ptr, k_strides, v_strides, n, m, k_start,
+                    tiles, segments, leads, GROUP, D, E, LAST, WIDTH);
 }
 """,
     ),

@@ -3319,7 +3319,7 @@ def _reformer(
     2001.04451, section 2).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         k: [batch, kv heads, m, d]; query head h reads kv head h // (heads / kv heads).
         v: [batch, kv heads, m, e].
         R: [heads, 2, d, 16], given; float32 or as q.
@@ -3623,7 +3623,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -3754,6 +3754,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -3784,6 +3793,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -4462,12 +4480,13 @@ static void forward_kernel_1(const Grid program, const Grid programs, q_type *q_
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, R_of_row_type *R_of_row_ptr,
-        first_of_row_type *first_of_row_ptr, R_of_row_2_type *R_of_row_2_ptr,
-        second_of_row_type *second_of_row_ptr, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        R_of_key_type *R_of_key_ptr, first_of_key_type *first_of_key_ptr,
-        R_of_key_2_type *R_of_key_2_ptr, second_of_key_type *second_of_key_ptr, out_type *out_ptr,
-        lse_type *lse_ptr, residual_type *residual_ptr, peak_state_type *peak_state_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        R_of_row_type *R_of_row_ptr, first_of_row_type *first_of_row_ptr,
+        R_of_row_2_type *R_of_row_2_ptr, second_of_row_type *second_of_row_ptr,
+        k_of_key_type *k_of_key_ptr, v_type *v_ptr, R_of_key_type *R_of_key_ptr,
+        first_of_key_type *first_of_key_ptr, R_of_key_2_type *R_of_key_2_ptr,
+        second_of_key_type *second_of_key_ptr, out_type *out_ptr, lse_type *lse_ptr,
+        residual_type *residual_ptr, peak_state_type *peak_state_ptr,
         rows_state_type *rows_state_ptr, total_state_type *total_state_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr,
         met_type *met_ptr, row_places_type *row_places_ptr, key_places_type *key_places_ptr,
@@ -4479,12 +4498,14 @@ void run(const Grid programs, const int threads, q_type *q_ptr, R_of_row_type *R
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel_1((Grid){x, y, z}, programs, q_ptr, R_of_row_ptr, first_of_row_ptr,
-                R_of_row_2_ptr, second_of_row_ptr, k_of_key_ptr, v_ptr, R_of_key_ptr,
-                first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, out_ptr, lse_ptr, residual_ptr,
-                peak_state_ptr, rows_state_ptr, total_state_ptr, q_start_ptr, kv_lengths_ptr,
-                begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides, k_of_key_strides,
-                v_strides, n, m, k_start, row_slots, key_slots, lists, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel_1((Grid){x, y, z}, programs, q_ptr, R_of_row_ptr, first_of_row_ptr,
+                    R_of_row_2_ptr, second_of_row_ptr, k_of_key_ptr, v_ptr, R_of_key_ptr,
+                    first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, out_ptr, lse_ptr,
+                    residual_ptr, peak_state_ptr, rows_state_ptr, total_state_ptr, q_start_ptr,
+                    kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides,
+                    k_of_key_strides, v_strides, n, m, k_start, row_slots, key_slots, lists, scale,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -4734,8 +4755,8 @@ static void backward_columns_kernel_1(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        R_of_key_type *R_of_key_ptr, first_of_key_type *first_of_key_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, R_of_key_type *R_of_key_ptr, first_of_key_type *first_of_key_ptr,
         R_of_key_2_type *R_of_key_2_ptr, second_of_key_type *second_of_key_ptr, q_type *q_ptr,
         d_out_type *d_out_ptr, R_of_row_type *R_of_row_ptr, first_of_row_type *first_of_row_ptr,
         R_of_row_2_type *R_of_row_2_ptr, second_of_row_type *second_of_row_ptr, lse_type *lse_ptr,
@@ -4750,12 +4771,13 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel_1((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, R_of_key_ptr,
-                first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, q_ptr, d_out_ptr, R_of_row_ptr,
-                first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr, lse_ptr, delta_ptr,
-                d_k_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
-                row_places_ptr, key_places_ptr, k_of_key_strides, v_strides, q_strides,
-                d_out_strides, n, m, k_start, row_slots, key_slots, lists, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel_1((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, R_of_key_ptr,
+                    first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, q_ptr, d_out_ptr,
+                    R_of_row_ptr, first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr, lse_ptr,
+                    delta_ptr, d_k_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr,
+                    met_ptr, row_places_ptr, key_places_ptr, k_of_key_strides, v_strides, q_strides,
+                    d_out_strides, n, m, k_start, row_slots, key_slots, lists, scale, GROUP, D, E);
 }
 """,
     ),
@@ -4963,8 +4985,8 @@ static void backward_rows_kernel_1(const Grid program, const Grid programs, q_ty
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        R_of_row_type *R_of_row_ptr, first_of_row_type *first_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, R_of_row_type *R_of_row_ptr, first_of_row_type *first_of_row_ptr,
         R_of_row_2_type *R_of_row_2_ptr, second_of_row_type *second_of_row_ptr,
         k_of_key_type *k_of_key_ptr, v_type *v_ptr, R_of_key_type *R_of_key_ptr,
         first_of_key_type *first_of_key_ptr, R_of_key_2_type *R_of_key_2_ptr,
@@ -4979,12 +5001,13 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel_1((Grid){x, y, z}, programs, q_ptr, d_out_ptr, R_of_row_ptr,
-                first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr, k_of_key_ptr, v_ptr,
-                R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, lse_ptr,
-                delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr,
-                key_places_ptr, q_strides, d_out_strides, k_of_key_strides, v_strides, n, m,
-                k_start, row_slots, key_slots, lists, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel_1((Grid){x, y, z}, programs, q_ptr, d_out_ptr, R_of_row_ptr,
+                    first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr, k_of_key_ptr, v_ptr,
+                    R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, lse_ptr,
+                    delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+                    row_places_ptr, key_places_ptr, q_strides, d_out_strides, k_of_key_strides,
+                    v_strides, n, m, k_start, row_slots, key_slots, lists, scale, GROUP, D, E);
 }
 """,
     ),
@@ -5239,12 +5262,13 @@ static void forward_kernel_2(const Grid program, const Grid programs, q_type *q_
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, R_of_row_type *R_of_row_ptr,
-        first_of_row_type *first_of_row_ptr, R_of_row_2_type *R_of_row_2_ptr,
-        second_of_row_type *second_of_row_ptr, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        R_of_key_type *R_of_key_ptr, first_of_key_type *first_of_key_ptr,
-        R_of_key_2_type *R_of_key_2_ptr, second_of_key_type *second_of_key_ptr, out_type *out_ptr,
-        lse_type *lse_ptr, residual_type *residual_ptr, peak_state_type *peak_state_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        R_of_row_type *R_of_row_ptr, first_of_row_type *first_of_row_ptr,
+        R_of_row_2_type *R_of_row_2_ptr, second_of_row_type *second_of_row_ptr,
+        k_of_key_type *k_of_key_ptr, v_type *v_ptr, R_of_key_type *R_of_key_ptr,
+        first_of_key_type *first_of_key_ptr, R_of_key_2_type *R_of_key_2_ptr,
+        second_of_key_type *second_of_key_ptr, out_type *out_ptr, lse_type *lse_ptr,
+        residual_type *residual_ptr, peak_state_type *peak_state_ptr,
         rows_state_type *rows_state_ptr, total_state_type *total_state_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, begins_type *begins_ptr,
         met_type *met_ptr, row_places_type *row_places_ptr, key_places_type *key_places_ptr,
@@ -5256,12 +5280,14 @@ void run(const Grid programs, const int threads, q_type *q_ptr, R_of_row_type *R
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel_2((Grid){x, y, z}, programs, q_ptr, R_of_row_ptr, first_of_row_ptr,
-                R_of_row_2_ptr, second_of_row_ptr, k_of_key_ptr, v_ptr, R_of_key_ptr,
-                first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, out_ptr, lse_ptr, residual_ptr,
-                peak_state_ptr, rows_state_ptr, total_state_ptr, q_start_ptr, kv_lengths_ptr,
-                begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides, k_of_key_strides,
-                v_strides, n, m, k_start, row_slots, key_slots, lists, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel_2((Grid){x, y, z}, programs, q_ptr, R_of_row_ptr, first_of_row_ptr,
+                    R_of_row_2_ptr, second_of_row_ptr, k_of_key_ptr, v_ptr, R_of_key_ptr,
+                    first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, out_ptr, lse_ptr,
+                    residual_ptr, peak_state_ptr, rows_state_ptr, total_state_ptr, q_start_ptr,
+                    kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr, key_places_ptr, q_strides,
+                    k_of_key_strides, v_strides, n, m, k_start, row_slots, key_slots, lists, scale,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -5519,8 +5545,8 @@ static void backward_columns_kernel_2(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_type *v_ptr,
-        R_of_key_type *R_of_key_ptr, first_of_key_type *first_of_key_ptr,
+void run(const Grid programs, const int threads, const int share, k_of_key_type *k_of_key_ptr,
+        v_type *v_ptr, R_of_key_type *R_of_key_ptr, first_of_key_type *first_of_key_ptr,
         R_of_key_2_type *R_of_key_2_ptr, second_of_key_type *second_of_key_ptr, q_type *q_ptr,
         d_out_type *d_out_ptr, R_of_row_type *R_of_row_ptr, first_of_row_type *first_of_row_ptr,
         R_of_row_2_type *R_of_row_2_ptr, second_of_row_type *second_of_row_ptr, lse_type *lse_ptr,
@@ -5535,12 +5561,13 @@ void run(const Grid programs, const int threads, k_of_key_type *k_of_key_ptr, v_
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel_2((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, R_of_key_ptr,
-                first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, q_ptr, d_out_ptr, R_of_row_ptr,
-                first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr, lse_ptr, delta_ptr,
-                d_k_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
-                row_places_ptr, key_places_ptr, k_of_key_strides, v_strides, q_strides,
-                d_out_strides, n, m, k_start, row_slots, key_slots, lists, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel_2((Grid){x, y, z}, programs, k_of_key_ptr, v_ptr, R_of_key_ptr,
+                    first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, q_ptr, d_out_ptr,
+                    R_of_row_ptr, first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr, lse_ptr,
+                    delta_ptr, d_k_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr,
+                    met_ptr, row_places_ptr, key_places_ptr, k_of_key_strides, v_strides, q_strides,
+                    d_out_strides, n, m, k_start, row_slots, key_slots, lists, scale, GROUP, D, E);
 }
 """,
     ),
@@ -5756,8 +5783,8 @@ static void backward_rows_kernel_2(const Grid program, const Grid programs, q_ty
     }
 }
 
-void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_out_ptr,
-        R_of_row_type *R_of_row_ptr, first_of_row_type *first_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, q_type *q_ptr,
+        d_out_type *d_out_ptr, R_of_row_type *R_of_row_ptr, first_of_row_type *first_of_row_ptr,
         R_of_row_2_type *R_of_row_2_ptr, second_of_row_type *second_of_row_ptr,
         k_of_key_type *k_of_key_ptr, v_type *v_ptr, R_of_key_type *R_of_key_ptr,
         first_of_key_type *first_of_key_ptr, R_of_key_2_type *R_of_key_2_ptr,
@@ -5772,12 +5799,13 @@ void run(const Grid programs, const int threads, q_type *q_ptr, d_out_type *d_ou
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel_2((Grid){x, y, z}, programs, q_ptr, d_out_ptr, R_of_row_ptr,
-                first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr, k_of_key_ptr, v_ptr,
-                R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, lse_ptr,
-                delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr, row_places_ptr,
-                key_places_ptr, q_strides, d_out_strides, k_of_key_strides, v_strides, n, m,
-                k_start, row_slots, key_slots, lists, scale, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel_2((Grid){x, y, z}, programs, q_ptr, d_out_ptr, R_of_row_ptr,
+                    first_of_row_ptr, R_of_row_2_ptr, second_of_row_ptr, k_of_key_ptr, v_ptr,
+                    R_of_key_ptr, first_of_key_ptr, R_of_key_2_ptr, second_of_key_ptr, lse_ptr,
+                    delta_ptr, dq_ptr, q_start_ptr, kv_lengths_ptr, begins_ptr, met_ptr,
+                    row_places_ptr, key_places_ptr, q_strides, d_out_strides, k_of_key_strides,
+                    v_strides, n, m, k_start, row_slots, key_slots, lists, scale, GROUP, D, E);
 }
 """,
     ),

@@ -1977,7 +1977,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -2108,6 +2108,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -2138,6 +2147,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -2822,7 +2840,7 @@ static void forward_kernel(const Grid program, const Grid programs, A_type *A_pt
     }
 }
 
-void run(const Grid programs, const int threads, A_type *A_ptr, C_type *C_ptr,
+void run(const Grid programs, const int threads, const int share, A_type *A_ptr, C_type *C_ptr,
         vector_of_key_type *vector_of_key_ptr, vector_of_key_2_type *vector_of_key_2_ptr,
         v_type *v_ptr, out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *A_strides,
@@ -2834,10 +2852,11 @@ void run(const Grid programs, const int threads, A_type *A_ptr, C_type *C_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, A_ptr, C_ptr, vector_of_key_ptr,
-                vector_of_key_2_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, q_start_ptr,
-                kv_lengths_ptr, A_strides, C_strides, vector_of_key_strides,
-                vector_of_key_2_strides, v_strides, n, m, k_start, GROUP, D, E, D_2);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, A_ptr, C_ptr, vector_of_key_ptr,
+                    vector_of_key_2_ptr, v_ptr, out_ptr, lse_ptr, residual_ptr, q_start_ptr,
+                    kv_lengths_ptr, A_strides, C_strides, vector_of_key_strides,
+                    vector_of_key_2_strides, v_strides, n, m, k_start, GROUP, D, E, D_2);
 }
 """,
     ),
@@ -3068,24 +3087,26 @@ static void backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, vector_of_key_type *vector_of_key_ptr,
-        vector_of_key_2_type *vector_of_key_2_ptr, v_type *v_ptr, A_type *A_ptr, C_type *C_ptr,
-        d_out_type *d_out_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
-        d_vector_of_key_type *d_vector_of_key_ptr, d_vector_of_key_2_type *d_vector_of_key_2_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *vector_of_key_strides, const int64_t *vector_of_key_2_strides,
-        const int64_t *v_strides, const int64_t *A_strides, const int64_t *C_strides,
-        const int64_t *d_out_strides, int n, int m, int k_start, int GROUP, int D, int E, int D_2)
+void run(const Grid programs, const int threads, const int share,
+        vector_of_key_type *vector_of_key_ptr, vector_of_key_2_type *vector_of_key_2_ptr,
+        v_type *v_ptr, A_type *A_ptr, C_type *C_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr,
+        delta_type *delta_ptr, d_vector_of_key_type *d_vector_of_key_ptr,
+        d_vector_of_key_2_type *d_vector_of_key_2_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *vector_of_key_strides,
+        const int64_t *vector_of_key_2_strides, const int64_t *v_strides, const int64_t *A_strides,
+        const int64_t *C_strides, const int64_t *d_out_strides, int n, int m, int k_start,
+        int GROUP, int D, int E, int D_2)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, vector_of_key_ptr, vector_of_key_2_ptr,
-                v_ptr, A_ptr, C_ptr, d_out_ptr, lse_ptr, delta_ptr, d_vector_of_key_ptr,
-                d_vector_of_key_2_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr, vector_of_key_strides,
-                vector_of_key_2_strides, v_strides, A_strides, C_strides, d_out_strides, n, m,
-                k_start, GROUP, D, E, D_2);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, vector_of_key_ptr,
+                    vector_of_key_2_ptr, v_ptr, A_ptr, C_ptr, d_out_ptr, lse_ptr, delta_ptr,
+                    d_vector_of_key_ptr, d_vector_of_key_2_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
+                    vector_of_key_strides, vector_of_key_2_strides, v_strides, A_strides, C_strides,
+                    d_out_strides, n, m, k_start, GROUP, D, E, D_2);
 }
 """,
     ),
@@ -3296,7 +3317,7 @@ static void backward_rows_kernel(const Grid program, const Grid programs, A_type
     }
 }
 
-void run(const Grid programs, const int threads, A_type *A_ptr, C_type *C_ptr,
+void run(const Grid programs, const int threads, const int share, A_type *A_ptr, C_type *C_ptr,
         d_out_type *d_out_ptr, vector_of_key_type *vector_of_key_ptr,
         vector_of_key_2_type *vector_of_key_2_ptr, v_type *v_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, dA_type *dA_ptr, dC_type *dC_ptr, q_start_type *q_start_ptr,
@@ -3309,10 +3330,12 @@ void run(const Grid programs, const int threads, A_type *A_ptr, C_type *C_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, A_ptr, C_ptr, d_out_ptr, vector_of_key_ptr,
-                vector_of_key_2_ptr, v_ptr, lse_ptr, delta_ptr, dA_ptr, dC_ptr, q_start_ptr,
-                kv_lengths_ptr, A_strides, C_strides, d_out_strides, vector_of_key_strides,
-                vector_of_key_2_strides, v_strides, n, m, k_start, GROUP, D, E, D_2);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, A_ptr, C_ptr, d_out_ptr,
+                    vector_of_key_ptr, vector_of_key_2_ptr, v_ptr, lse_ptr, delta_ptr, dA_ptr,
+                    dC_ptr, q_start_ptr, kv_lengths_ptr, A_strides, C_strides, d_out_strides,
+                    vector_of_key_strides, vector_of_key_2_strides, v_strides, n, m, k_start, GROUP,
+                    D, E, D_2);
 }
 """,
     ),
@@ -3557,25 +3580,28 @@ static void backward_at_once_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, vector_of_key_type *vector_of_key_ptr,
-        vector_of_key_2_type *vector_of_key_2_ptr, v_type *v_ptr, A_type *A_ptr, C_type *C_ptr,
-        d_out_type *d_out_ptr, dA_type *dA_ptr, dC_type *dC_ptr, lse_type *lse_ptr,
-        delta_type *delta_ptr, d_vector_of_key_type *d_vector_of_key_ptr,
-        d_vector_of_key_2_type *d_vector_of_key_2_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *vector_of_key_strides,
-        const int64_t *vector_of_key_2_strides, const int64_t *v_strides, const int64_t *A_strides,
-        const int64_t *C_strides, const int64_t *d_out_strides, const int64_t *dA_strides,
-        const int64_t *dC_strides, int n, int m, int k_start, int GROUP, int D, int E, int D_2)
+void run(const Grid programs, const int threads, const int share,
+        vector_of_key_type *vector_of_key_ptr, vector_of_key_2_type *vector_of_key_2_ptr,
+        v_type *v_ptr, A_type *A_ptr, C_type *C_ptr, d_out_type *d_out_ptr, dA_type *dA_ptr,
+        dC_type *dC_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        d_vector_of_key_type *d_vector_of_key_ptr, d_vector_of_key_2_type *d_vector_of_key_2_ptr,
+        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
+        const int64_t *vector_of_key_strides, const int64_t *vector_of_key_2_strides,
+        const int64_t *v_strides, const int64_t *A_strides, const int64_t *C_strides,
+        const int64_t *d_out_strides, const int64_t *dA_strides, const int64_t *dC_strides, int n,
+        int m, int k_start, int GROUP, int D, int E, int D_2)
 {
     #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_at_once_kernel((Grid){x, y, z}, programs, vector_of_key_ptr, vector_of_key_2_ptr,
-                v_ptr, A_ptr, C_ptr, d_out_ptr, dA_ptr, dC_ptr, lse_ptr, delta_ptr,
-                d_vector_of_key_ptr, d_vector_of_key_2_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                vector_of_key_strides, vector_of_key_2_strides, v_strides, A_strides, C_strides,
-                d_out_strides, dA_strides, dC_strides, n, m, k_start, GROUP, D, E, D_2);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            backward_at_once_kernel((Grid){x, y, z}, programs, vector_of_key_ptr,
+                    vector_of_key_2_ptr, v_ptr, A_ptr, C_ptr, d_out_ptr, dA_ptr, dC_ptr, lse_ptr,
+                    delta_ptr, d_vector_of_key_ptr, d_vector_of_key_2_ptr, dv_ptr, q_start_ptr,
+                    kv_lengths_ptr, vector_of_key_strides, vector_of_key_2_strides, v_strides,
+                    A_strides, C_strides, d_out_strides, dA_strides, dC_strides, n, m, k_start,
+                    GROUP, D, E, D_2);
 }
 """,
     ),

@@ -1305,7 +1305,7 @@ def _random_synthesizer(
     """Random Synthesizer: learned scores that read no token (arXiv 2005.00743, section 3.2).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         v: [batch, kv heads, m, e]; query head h reads kv head h // (heads / kv heads).
         R: [heads, 512, 512], a parameter; float32 or as q.
         kv_lengths: how many keys each batch entry has, one number or [batch]; others are hidden.
@@ -1600,7 +1600,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -1731,6 +1731,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -1761,6 +1770,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -2404,18 +2422,19 @@ static void forward_kernel(const Grid program, const Grid programs, v_type *v_pt
     }
 }
 
-void run(const Grid programs, const int threads, v_type *v_ptr, R_type *R_ptr, out_type *out_ptr,
-        lse_type *lse_ptr, residual_type *residual_ptr, q_start_type *q_start_ptr,
-        kv_lengths_type *kv_lengths_ptr, const int64_t *v_strides, int n, int m, int k_start,
-        int R_size_0, int R_size_1, int R_size_2, int GROUP, int D, int E)
+void run(const Grid programs, const int threads, const int share, v_type *v_ptr, R_type *R_ptr,
+        out_type *out_ptr, lse_type *lse_ptr, residual_type *residual_ptr,
+        q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, const int64_t *v_strides, int n,
+        int m, int k_start, int R_size_0, int R_size_1, int R_size_2, int GROUP, int D, int E)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, v_ptr, R_ptr, out_ptr, lse_ptr, residual_ptr,
-                q_start_ptr, kv_lengths_ptr, v_strides, n, m, k_start, R_size_0, R_size_1, R_size_2,
-                GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, v_ptr, R_ptr, out_ptr, lse_ptr, residual_ptr,
+                    q_start_ptr, kv_lengths_ptr, v_strides, n, m, k_start, R_size_0, R_size_1,
+                    R_size_2, GROUP, D, E);
 }
 """,
     ),
@@ -2547,8 +2566,8 @@ static void backward_columns_kernel(const Grid program, const Grid programs, d_o
     }
 }
 
-void run(const Grid programs, const int threads, d_out_type *d_out_ptr, R_type *R_ptr,
-        lse_type *lse_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+void run(const Grid programs, const int threads, const int share, d_out_type *d_out_ptr,
+        R_type *R_ptr, lse_type *lse_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *d_out_strides, int n, int m, int k_start,
         int R_size_0, int R_size_1, int R_size_2, int GROUP, int D, int E)
 {
@@ -2556,9 +2575,10 @@ void run(const Grid programs, const int threads, d_out_type *d_out_ptr, R_type *
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, d_out_ptr, R_ptr, lse_ptr, dv_ptr,
-                q_start_ptr, kv_lengths_ptr, d_out_strides, n, m, k_start, R_size_0, R_size_1,
-                R_size_2, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, d_out_ptr, R_ptr, lse_ptr, dv_ptr,
+                    q_start_ptr, kv_lengths_ptr, d_out_strides, n, m, k_start, R_size_0, R_size_1,
+                    R_size_2, GROUP, D, E);
 }
 """,
     ),

@@ -1520,7 +1520,7 @@ def _factorized_synthesizer(
     3.3).
 
     Args:
-        q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256.
+        q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256.
         v: [batch, kv heads, m, e]; query head h reads kv head h // (heads / kv heads).
         R1: [heads, 4096, 8], a parameter; float32 or as q.
         R2: [heads, 4096, 8], a parameter; float32 or as q.
@@ -1818,7 +1818,7 @@ class _CKernel:
         with concurrent.futures.ThreadPoolExecutor(len(alike)) as pool:
             libraries = list(pool.map(_c_library, [x._source(types, constants) for x in alike]))
         for x, library in zip(alike, libraries, strict=True):
-            x.compiled[known] = library.run
+            x.compiled[known] = functools.partial(_c_run, library)
 
     def _given(self, name, x):
         if x is None:
@@ -1949,6 +1949,15 @@ def _c_library(source):
     return _c_loaded(source, command)
 
 
+def _c_run(library, programs, threads, *given):
+    """Run programs by so many threads: OpenMP's, or Python's where a compiler has none."""
+    if threads == 1 or ctypes.c_int.in_dll(library, "has_threads").value:
+        library.run(programs, threads, 0, *given)
+        return
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda share: library.run(programs, threads, share, *given), range(threads)))
+
+
 def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
@@ -1979,6 +1988,15 @@ typedef float real;
 #define R(x) ((real)(x))
 
 typedef struct { int x, y, z; } Grid;
+
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
 
 // --- numbers ----------------------------------------------------------------------------------
 
@@ -2637,7 +2655,7 @@ static void forward_kernel(const Grid program, const Grid programs, R1_of_row_ty
     }
 }
 
-void run(const Grid programs, const int threads, R1_of_row_type *R1_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, R1_of_row_type *R1_of_row_ptr,
         R2_of_key_type *R2_of_key_ptr, v_type *v_ptr, out_type *out_ptr, lse_type *lse_ptr,
         residual_type *residual_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
         const int64_t *R1_of_row_strides, const int64_t *R2_of_key_strides,
@@ -2647,9 +2665,10 @@ void run(const Grid programs, const int threads, R1_of_row_type *R1_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        forward_kernel((Grid){x, y, z}, programs, R1_of_row_ptr, R2_of_key_ptr, v_ptr, out_ptr,
-                lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr, R1_of_row_strides,
-                R2_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            forward_kernel((Grid){x, y, z}, programs, R1_of_row_ptr, R2_of_key_ptr, v_ptr, out_ptr,
+                    lse_ptr, residual_ptr, q_start_ptr, kv_lengths_ptr, R1_of_row_strides,
+                    R2_of_key_strides, v_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -2838,8 +2857,8 @@ static void backward_columns_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, R2_of_key_type *R2_of_key_ptr, v_type *v_ptr,
-        R1_of_row_type *R1_of_row_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr,
+void run(const Grid programs, const int threads, const int share, R2_of_key_type *R2_of_key_ptr,
+        v_type *v_ptr, R1_of_row_type *R1_of_row_ptr, d_out_type *d_out_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, d_R2_of_key_type *d_R2_of_key_ptr, dv_type *dv_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
         const int64_t *R2_of_key_strides, const int64_t *v_strides,
@@ -2850,10 +2869,11 @@ void run(const Grid programs, const int threads, R2_of_key_type *R2_of_key_ptr, 
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_columns_kernel((Grid){x, y, z}, programs, R2_of_key_ptr, v_ptr, R1_of_row_ptr,
-                d_out_ptr, lse_ptr, delta_ptr, d_R2_of_key_ptr, dv_ptr, q_start_ptr, kv_lengths_ptr,
-                R2_of_key_strides, v_strides, R1_of_row_strides, d_out_strides, n, m, k_start,
-                GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_columns_kernel((Grid){x, y, z}, programs, R2_of_key_ptr, v_ptr, R1_of_row_ptr,
+                    d_out_ptr, lse_ptr, delta_ptr, d_R2_of_key_ptr, dv_ptr, q_start_ptr,
+                    kv_lengths_ptr, R2_of_key_strides, v_strides, R1_of_row_strides, d_out_strides,
+                    n, m, k_start, GROUP, D, E);
 }
 """,
     ),
@@ -3019,7 +3039,7 @@ static void backward_rows_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, R1_of_row_type *R1_of_row_ptr,
+void run(const Grid programs, const int threads, const int share, R1_of_row_type *R1_of_row_ptr,
         d_out_type *d_out_ptr, R2_of_key_type *R2_of_key_ptr, v_type *v_ptr, lse_type *lse_ptr,
         delta_type *delta_ptr, d_R1_of_row_type *d_R1_of_row_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, const int64_t *R1_of_row_strides,
@@ -3030,10 +3050,11 @@ void run(const Grid programs, const int threads, R1_of_row_type *R1_of_row_ptr,
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_rows_kernel((Grid){x, y, z}, programs, R1_of_row_ptr, d_out_ptr, R2_of_key_ptr,
-                v_ptr, lse_ptr, delta_ptr, d_R1_of_row_ptr, q_start_ptr, kv_lengths_ptr,
-                R1_of_row_strides, d_out_strides, R2_of_key_strides, v_strides, n, m, k_start,
-                GROUP, D, E);
+        if (IS_MINE(((int64_t)z * programs.y + y) * programs.x + x))
+            backward_rows_kernel((Grid){x, y, z}, programs, R1_of_row_ptr, d_out_ptr, R2_of_key_ptr,
+                    v_ptr, lse_ptr, delta_ptr, d_R1_of_row_ptr, q_start_ptr, kv_lengths_ptr,
+                    R1_of_row_strides, d_out_strides, R2_of_key_strides, v_strides, n, m, k_start,
+                    GROUP, D, E);
 }
 """,
     ),
@@ -3231,11 +3252,11 @@ static void backward_at_once_kernel(const Grid program, const Grid programs,
     }
 }
 
-void run(const Grid programs, const int threads, R2_of_key_type *R2_of_key_ptr, v_type *v_ptr,
-        R1_of_row_type *R1_of_row_ptr, d_out_type *d_out_ptr, d_R1_of_row_type *d_R1_of_row_ptr,
-        lse_type *lse_ptr, delta_type *delta_ptr, d_R2_of_key_type *d_R2_of_key_ptr,
-        dv_type *dv_ptr, q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr,
-        const int64_t *R2_of_key_strides, const int64_t *v_strides,
+void run(const Grid programs, const int threads, const int share, R2_of_key_type *R2_of_key_ptr,
+        v_type *v_ptr, R1_of_row_type *R1_of_row_ptr, d_out_type *d_out_ptr,
+        d_R1_of_row_type *d_R1_of_row_ptr, lse_type *lse_ptr, delta_type *delta_ptr,
+        d_R2_of_key_type *d_R2_of_key_ptr, dv_type *dv_ptr, q_start_type *q_start_ptr,
+        kv_lengths_type *kv_lengths_ptr, const int64_t *R2_of_key_strides, const int64_t *v_strides,
         const int64_t *R1_of_row_strides, const int64_t *d_out_strides,
         const int64_t *d_R1_of_row_strides, int n, int m, int k_start, int GROUP, int D, int E)
 {
@@ -3243,10 +3264,11 @@ void run(const Grid programs, const int threads, R2_of_key_type *R2_of_key_ptr, 
     for (int z = 0; z < programs.z; z++)
     for (int y = 0; y < programs.y; y++)
     for (int x = 0; x < programs.x; x++)
-        backward_at_once_kernel((Grid){x, y, z}, programs, R2_of_key_ptr, v_ptr, R1_of_row_ptr,
-                d_out_ptr, d_R1_of_row_ptr, lse_ptr, delta_ptr, d_R2_of_key_ptr, dv_ptr,
-                q_start_ptr, kv_lengths_ptr, R2_of_key_strides, v_strides, R1_of_row_strides,
-                d_out_strides, d_R1_of_row_strides, n, m, k_start, GROUP, D, E);
+        if (IS_MINE((int64_t)z * programs.y + y))
+            backward_at_once_kernel((Grid){x, y, z}, programs, R2_of_key_ptr, v_ptr, R1_of_row_ptr,
+                    d_out_ptr, d_R1_of_row_ptr, lse_ptr, delta_ptr, d_R2_of_key_ptr, dv_ptr,
+                    q_start_ptr, kv_lengths_ptr, R2_of_key_strides, v_strides, R1_of_row_strides,
+                    d_out_strides, d_R1_of_row_strides, n, m, k_start, GROUP, D, E);
 }
 """,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
@@ -82,6 +83,17 @@ def test_a_compiler_that_makes_nothing_is_none(window: Built, tmp_path: Path) ->
     out, error = _run(window, tmp_path, CC="/bin/true").communicate()
     assert out == "equal\n", error
     assert error.count("/bin/true makes nothing that runs: attention runs in torch on the CPU, which is slower") == 1
+
+
+def test_without_openmp_python_has_the_threads(window: Built, tmp_path: Path) -> None:
+    compiler = tmp_path / "plain"
+    compiler.write_text('#!/bin/sh\ncase " $* " in *" -fopenmp "*) exit 1; esac\nexec gcc "$@"\n', encoding="utf-8")
+    compiler.chmod(0o755)
+    out, error = _run(window, tmp_path, CC=str(compiler), OMP_NUM_THREADS="3").communicate()
+    assert (out, error) == ("equal\n", "")
+    libraries = [ctypes.CDLL(str(each)) for each in (tmp_path / "attncc" / "c").iterdir()]
+    kernels = [each for each in libraries if hasattr(each, "has_threads")]
+    assert [ctypes.c_int.in_dll(each, "has_threads").value for each in kernels] == [0] * (len(libraries) - 1)
 
 
 def test_what_the_cache_holds_in_part_is_made_anew(window: Built, tmp_path: Path) -> None:

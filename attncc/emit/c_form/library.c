@@ -18,6 +18,15 @@ typedef float real;
 
 typedef struct { int x, y, z; } Grid;
 
+// Without OpenMP the caller has the threads, and each of them runs its share of the programs.
+#ifdef _OPENMP
+const int has_threads = 1;
+#define IS_MINE(at) 1
+#else
+const int has_threads = 0;
+#define IS_MINE(at) ((at) % threads == share)
+#endif
+
 // --- numbers ----------------------------------------------------------------------------------
 
 typedef struct { uint16_t bits; } bf16;

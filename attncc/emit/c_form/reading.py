@@ -24,9 +24,9 @@ LOADS = ("_load_tile", "_load_part")
 _RESERVED = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
     "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
-    "real vector program programs asm typeof main "
+    "real vector program programs threads share has_threads asm typeof main "
     "r c x y "  # indices of loops
-    "linux unix NULL NAN INFINITY INLINE COPY VECTOR VECTORS ROWS LANES Grid Rows bf16 fp16".split()
+    "linux unix NULL NAN INFINITY INLINE COPY VECTOR VECTORS ROWS LANES IS_MINE Grid Rows bf16 fp16".split()
 )
 
 

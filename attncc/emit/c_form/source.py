@@ -157,16 +157,18 @@ def _declared(name: str, parameter: Variable | None) -> str:
 
 
 def _entry(text: CText, name: str, arguments: list[str], declared: list[str], *, in_order: bool) -> None:
-    """The function that the module calls: every program, by several threads.
+    """The function that the module calls: every program, by several threads, or a thread's share of them.
 
     Programs that add to what other programs of their head have written run `in_order`, by one thread a head.
     """
     given = [each.replace("real ", "double ") if each.startswith("real ") else each for each in declared]
-    text.line(f"void run(const Grid programs, const int threads, {', '.join(given)})")
+    text.line(f"void run(const Grid programs, const int threads, const int share, {', '.join(given)})")
     with text.braces():
         depth = 2 if in_order else 3
         text.line(f"#pragma omp parallel for collapse({depth}) schedule(dynamic) num_threads(threads)")
         for axis in "zyx":
             text.line(f"for (int {axis} = 0; {axis} < programs.{axis}; {axis}++)")
         names = ", ".join(c_name(each) for each in arguments)
-        text.line(f"    {name}((Grid){{x, y, z}}, programs, {names});")
+        head = "(int64_t)z * programs.y + y"
+        text.line(f"    if (IS_MINE({head if in_order else f'({head}) * programs.x + x'}))")
+        text.line(f"        {name}((Grid){{x, y, z}}, programs, {names});")

@@ -221,7 +221,7 @@ _expect(x.device == {q}.device, name, f"on {{x.device}}", f"the device of {q}, {
             match each:
                 case _ if each == Q:
                     lines.append(
-                        "q: [batch, heads, n, d], float32, bfloat16, float16 or (torch form) float64; d up to 256."
+                        "q: [batch, heads, n, d], float32, bfloat16, float16 or (not in Triton) float64; d up to 256."
                     )
                 case _ if each == K:
                     lines.append(f"k: [batch, kv heads, m, d]; {heads}.")
