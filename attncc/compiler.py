@@ -1,21 +1,26 @@
-"""The whole pipeline in one call: the text of a spec → its plan → the text of its module."""
+"""The whole pipeline in one call: the text of a spec → its plan → the text of its module.
+
+What is of layers alone, a sixth of the compiler, is imported for layers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from attncc.diagnostics import Diagnostic, Source
 from attncc.emit.whole import emit, emit_layer
 from attncc.plan.choose import plan
-from attncc.plan.layers import LayerPlan, plan_layer
 from attncc.plan.model import Planned
 from attncc.sources import read_source
-from attncc.spec.layers.model import Layer
-from attncc.spec.layers.resolve import has_layer, resolve_layer
 from attncc.spec.model import Spec
 from attncc.spec.resolve import load, resolve
 from attncc.syntax.parse import parse
+
+if TYPE_CHECKING:
+    from attncc.plan.layers import LayerPlan
+    from attncc.spec.layers.model import Layer
 
 __all__ = [
     "Built",
@@ -91,7 +96,11 @@ def load_any(source: Source, parameters: Mapping[str, str] | None = None) -> Spe
         AttnError: with every diagnostic found.
     """
     file = parse(source)
-    return resolve_layer(file, parameters or {}) if has_layer(file) else resolve(file, parameters or {})
+    if not file.has_layer:
+        return resolve(file, parameters or {})
+    from attncc.spec.layers.resolve import resolve_layer
+
+    return resolve_layer(file, parameters or {})
 
 
 def compile_any(
@@ -106,8 +115,10 @@ def compile_any(
         AttnError: with every diagnostic found.
     """
     loaded = load_any(source, parameters)
-    if isinstance(loaded, Layer):
-        made = plan_layer(loaded)
-        return CompiledLayer(made.layer, made, emit_layer(made, in_c=in_c))
-    planned = plan(loaded)
-    return Compiled(loaded, planned, emit(planned, in_c=in_c))
+    if isinstance(loaded, Spec):
+        planned = plan(loaded)
+        return Compiled(loaded, planned, emit(planned, in_c=in_c))
+    from attncc.plan.layers import plan_layer
+
+    made = plan_layer(loaded)
+    return CompiledLayer(made.layer, made, emit_layer(made, in_c=in_c))

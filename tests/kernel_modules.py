@@ -10,7 +10,7 @@ from modules import load_module
 
 from attncc.diagnostics import Source, Span
 from attncc.emit.c_form.module import with_kernels_in_c
-from attncc.emit.finish import finish
+from attncc.emit.finish import Finishing
 from attncc.emit.torch_form.library import library
 from attncc.emit.triton_form.host import TritonForm
 from attncc.plan.choose import plan
@@ -80,7 +80,7 @@ def write_kernels(spec: Spec, folder: Path) -> tuple[Plan, Path]:
     used = form.host_used | ({"_table"} if "_table(" in launchers else set())
     text = f"{_HEADER}\nif triton is not None:\n\n{kernels}\n\n{launchers}\n\n{library(frozenset(used))}"
     path = folder / f"kernels_{hashlib.sha256(text.encode()).hexdigest()[:12]}.py"
-    path.write_text(with_kernels_in_c(finish(text), wanted=False), encoding="utf-8")
+    path.write_text(with_kernels_in_c(Finishing(text), wanted=False), encoding="utf-8")
     return planned, path
 
 

@@ -6,19 +6,12 @@ import gc
 import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 from io import TextIOWrapper
 
 import click
 
-from attncc.cli.benching import bench
-from attncc.cli.build import build
-from attncc.cli.checking import check
 from attncc.cli.command import UNUSABLE, examples
-from attncc.cli.explain import explain
-from attncc.cli.formatting import fmt
-from attncc.cli.listing import list_specs
-from attncc.cli.new import new
-from attncc.cli.show import show
 from attncc.diagnostics import Diagnostic, render
 from attncc.sources import reason_of
 from attncc.version import VERSION
@@ -39,14 +32,38 @@ _HELP = "\n\n".join(
 )
 
 
-@click.group(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+# The module of each command, and its name there.
+_COMMANDS = {
+    "build": ("attncc.cli.build", "build"),
+    "check": ("attncc.cli.checking", "check"),
+    "explain": ("attncc.cli.explain", "explain"),
+    "show": ("attncc.cli.show", "show"),
+    "bench": ("attncc.cli.benching", "bench"),
+    "fmt": ("attncc.cli.formatting", "fmt"),
+    "list": ("attncc.cli.listing", "list_specs"),
+    "new": ("attncc.cli.new", "new"),
+}
+
+
+class _Commands(click.Group):
+    """Imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        found = getattr(import_module(module), name)
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=_Commands, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="attncc")
 def cli() -> None:
     """The group; its help is made above."""
-
-
-for each in (build, check, explain, show, bench, fmt, list_specs, new):
-    cli.add_command(each)
 
 
 def main() -> None:

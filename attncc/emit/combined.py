@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attncc.emit.finish import finish
+from attncc.emit.finish import Finishing
 from attncc.emit.functional import choice_words
 from attncc.emit.header import derivation, docstring, header
 from attncc.emit.imports import with_imports
@@ -43,15 +43,16 @@ class Call:
     choices: tuple[str, ...]
 
 
-def emit_cores(plan: Planned) -> str:
-    """The module's text but for its kernels in C, formatted; the same for the same plan."""
+def emit_cores(plan: Planned) -> Finishing:
+    """The module's text but for its kernels in C, which is being formatted; the same for the same plan."""
     return _emit_branches(plan) if isinstance(plan, Mixture) else emit_core(plan)
 
 
-def _emit_branches(mixture: Mixture) -> str:
+def _emit_branches(mixture: Mixture) -> Finishing:
     decoders = decoders_of(mixture)
     decodes = not isinstance(decoders, str)
-    parts = [units_of(emit_core(plan, name, decodes=decodes)) for name, plan in mixture.branches]
+    begun = [emit_core(plan, name, decodes=decodes) for name, plan in mixture.branches]
+    parts = [units_of(each.text()) for each in begun]
     taken = {name for units in parts for unit in units for name in unit.names}
     called = {name: f"_{name}" if f"_{name}" not in taken else f"_{name}_branch" for name, _ in mixture.branches}
     modules = [_private(units, called[name]) for units, (name, _) in zip(parts, mixture.branches, strict=True)]
@@ -78,7 +79,7 @@ def _emit_branches(mixture: Mixture) -> str:
     values = _values(mixture, arguments, combined.outputs, called, None if isinstance(decoders, str) else decoders)
     values |= {"sections": "\n\n\n".join(sections), "helpers": laid_out(helpers), "function": function}
     values["checks"] = arguments.checks_of(left)
-    return finish(with_imports(header(mixture.spec, mixture.branches), render("combined.py.jinja", values)))
+    return Finishing(with_imports(header(mixture.spec, mixture.branches), render("combined.py.jinja", values)))
 
 
 def _private(units: Sequence[Unit], called: str) -> list[Unit]:

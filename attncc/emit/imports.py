@@ -17,6 +17,6 @@ _NAMES = {
 
 def with_imports(header: str, body: str) -> str:
     """A module's text: the comment at its top, what it imports, and its body."""
-    needs = {name: re.search(rf"(?<![\w.]){name}\.", body) is not None for name in _MODULES}
+    needs = {name: re.search(rf"{name}(?<![\w.]{name})\.", body) is not None for name in _MODULES}
     needs |= {name: text in body for name, text in _NAMES.items()}
     return render("imports.py.jinja", {"header": header, "needs": needs, "body": body})

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attncc.emit.chosen import with_numbers
-from attncc.emit.finish import finish
+from attncc.emit.finish import Finishing
 from attncc.emit.functional import FunctionalForm
 from attncc.emit.header import derivation, digest, docstring, header
 from attncc.emit.imports import with_imports
 from attncc.emit.operands import Operands
 from attncc.emit.render import render
-from attncc.emit.torch_form.collapse import collapse_of
 from attncc.emit.torch_form.form import TorchForm
 from attncc.emit.torch_form.library import library
-from attncc.emit.torch_form.listed import listed_of
 from attncc.emit.torch_form.texts import PassTexts
 from attncc.emit.triton_form.host import TritonForm
 from attncc.emit.wide_values import wide_values
@@ -21,9 +21,13 @@ from attncc.plan.decoder import Decoder, decoder_of, keeps_blocks
 from attncc.plan.model import Plan
 from attncc.spec.choices import choices_of
 
+if TYPE_CHECKING:
+    from attncc.emit.torch_form.collapse import Collapse
+    from attncc.emit.torch_form.listed import Listed
 
-def emit_core(plan: Plan, branch: str = "", *, decodes: bool = True) -> str:
-    """The module's text, formatted; the same for the same plan.
+
+def emit_core(plan: Plan, branch: str = "", *, decodes: bool = True) -> Finishing:
+    """The module's text, which is being formatted; the same for the same plan.
 
     Args:
         branch: the name of the branch that the plan is for, which its operators bear.
@@ -38,9 +42,9 @@ def emit_core(plan: Plan, branch: str = "", *, decodes: bool = True) -> str:
                 values = _values(numbers, branch, decodes=False, kernels=False, kept_as=kept_as)
                 values |= {"numbers_alone": True, "weights_data": values["data"], "weights_arguments": values["data"]}
                 values["gives_shares"] = each.of_shares and part == "numbers"
-                of_choice = finish(render("module.py.jinja", values))
-                text = with_numbers(finish(text), each.choice, part, of_choice)
-    return finish(with_imports(header(plan.spec, (("", plan),)), text))
+                own, of_choice = Finishing(text), Finishing(render("module.py.jinja", values))
+                text = with_numbers(own.text(), each.choice, part, of_choice.text())
+    return Finishing(with_imports(header(plan.spec, (("", plan),)), text))
 
 
 def _values(plan: Plan, branch: str, *, decodes: bool, kernels: bool = True, kept_as: str = "") -> dict[str, object]:
@@ -60,8 +64,8 @@ def _values(plan: Plan, branch: str, *, decodes: bool, kernels: bool = True, kep
     decoder = decoder_of(plan)
     prologue = functional.prologue(decoder if isinstance(decoder, Decoder) and decodes else None)
     passes = texts.values()
-    collapse = collapse_of(plan, operands, torch_form)
-    lists = listed_of(plan, operands, torch_form, texts) if plan.lists is not None else None
+    collapse = _collapse(plan, operands, torch_form)
+    lists = _lists(plan, operands, torch_form, texts)
     interface = functional.values()
     used = (
         parts.used
@@ -120,6 +124,24 @@ def _values(plan: Plan, branch: str, *, decodes: bool, kernels: bool = True, kep
         "plain_when_compiled": not plan.torch.forward.find(Op.CHANNELS),
         "shifts": plan.depends_on_distance,
     }
+
+
+def _collapse(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | None:
+    """What templates read of states; few plans have any, so that printers of these are imported for them alone."""
+    if plan.states is None:
+        return None
+    from attncc.emit.torch_form.collapse import collapse_of
+
+    return collapse_of(plan, operands, form)
+
+
+def _lists(plan: Plan, operands: Operands, form: TorchForm, texts: PassTexts) -> Listed | None:
+    """The same of lists."""
+    if plan.lists is None:
+        return None
+    from attncc.emit.torch_form.listed import listed_of
+
+    return listed_of(plan, operands, form, texts)
 
 
 def _reach(plan: Plan) -> tuple[int, int] | None:

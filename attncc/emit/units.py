@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
-_PRIVATE = re.compile(r"(?<![\w.])(_[A-Za-z]\w*)\b")
+GUARD = "if triton is not None:"  # what stands above kernels
+_PRIVATE = re.compile(r"_(?<![\w.]_)[A-Za-z]\w*")  # the underscore first: it is quickly found
+_HEAD = ("import ", "from ", "try:")
+_GOES_ON = ("", " ", "#", ")", "]", "}")
+_CLAUSES = ("else:", "elif ", "except ", "except:", "finally:")
+_DEFINITION = re.compile(r"(?:def|class) (\w+)")
+_TARGETS = re.compile(r"(?:\w+ = )+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,58 +32,68 @@ class Unit:
 
     def reads(self, known: frozenset[str]) -> frozenset[str]:
         """The names of other units that it mentions."""
-        return frozenset(_PRIVATE.findall(self.text)) & known - set(self.names)
+        return (_mentioned(self.text) & known).difference(self.names)
+
+
+@lru_cache(4096)
+def _mentioned(text: str) -> frozenset[str]:
+    """The private names in a text, for which units are asked again and again."""
+    return frozenset(_PRIVATE.findall(text))
 
 
 def units_of(text: str) -> tuple[Unit, ...]:
     """The units of a module, without its head: comments, imports and their guard."""
     lines = text.split("\n")
     found: list[Unit] = []
-    tree = ast.parse(text)
-    end = 0
-    for statement in tree.body:
-        if isinstance(statement, ast.Import | ast.ImportFrom | ast.Try):
-            end = statement.end_lineno or 0
-            continue
-        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "triton is not None":
-            found += _inside(statement, lines)
-        else:
-            found.append(_unit(statement, lines, end, is_kernel=False))
-        end = statement.end_lineno or 0
+    for each in statements_of(lines):
+        opening = lines[each.start]
+        if opening == GUARD:
+            inside = [line.removeprefix("    ") for line in lines[each.start + 1 : each.stop]]
+            found += [_unit(inside, one, is_kernel=True) for one in statements_of(inside)]
+        elif not opening.startswith(_HEAD):
+            found.append(_unit(lines, each, is_kernel=False))
     return tuple(found)
 
 
-def _inside(block: ast.If, lines: list[str]) -> list[Unit]:
-    end = block.lineno
-    found: list[Unit] = []
-    for statement in block.body:
-        found.append(_unit(statement, lines, end, is_kernel=True))
-        end = statement.end_lineno or 0
-    return found
+def statements_of(lines: Sequence[str]) -> list[range]:
+    """The lines of each outermost statement, decorators included.
+
+    What goes on with a statement is indented, closes a bracket, or begins with a word that can begin none: to parse
+    emitted text as Python takes as long as to emit it.
+    """
+    starts: list[int] = []
+    decorated = False
+    for at, line in enumerate(lines):
+        if line[:1] in _GOES_ON or line.startswith(_CLAUSES):
+            continue
+        if not decorated:
+            starts.append(at)
+        decorated = line[0] == "@"
+    return [_trimmed(lines, start, stop) for start, stop in pairwise([*starts, len(lines)])]
 
 
-def _unit(statement: ast.stmt, lines: list[str], after: int, *, is_kernel: bool) -> Unit:
-    decorators = getattr(statement, "decorator_list", [])
-    first = min([statement.lineno, *(each.lineno for each in decorators)])
-    last = statement.end_lineno or first
-    above = first - 1
-    while above > after and lines[above - 1].lstrip().startswith("#"):  # headings stand apart, and are left out
+def _trimmed(lines: Sequence[str], start: int, stop: int) -> range:
+    """A statement without what stands below it: blank lines, and comments above the next one."""
+    while lines[stop - 1][:1] in ("", "#"):
+        stop -= 1
+    return range(start, stop)
+
+
+def _unit(lines: Sequence[str], statement: range, *, is_kernel: bool) -> Unit:
+    above = statement.start
+    while above > 0 and lines[above - 1].startswith("#"):  # headings stand apart, and are left out
         above -= 1
-    text = "\n".join(lines[above:last])
-    return Unit(_defined(statement), _dedented(text) if is_kernel else text, is_kernel)
+    own = next(line for line in lines[statement.start : statement.stop] if line[:1] not in (*_GOES_ON, "@"))
+    return Unit(_defined(own), "\n".join(lines[above : statement.stop]), is_kernel)
 
 
-def _dedented(text: str) -> str:
-    return "\n".join(line.removeprefix("    ") for line in text.split("\n"))
-
-
-def _defined(statement: ast.stmt) -> tuple[str, ...]:
-    match statement:
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-            return (name,)
-        case ast.Assign(targets=targets):
-            return tuple(each.id for each in targets if isinstance(each, ast.Name))
-    return ()
+def _defined(opening: str) -> tuple[str, ...]:
+    """What a statement defines, by its first line."""
+    definition = _DEFINITION.match(opening)
+    if definition is not None:
+        return (definition[1],)
+    targets = _TARGETS.match(opening)
+    return () if targets is None else tuple(targets[0].removesuffix(" = ").split(" = "))
 
 
 def shared(modules: Sequence[Sequence[Unit]]) -> frozenset[str]:
@@ -100,7 +117,7 @@ def shared(modules: Sequence[Sequence[Unit]]) -> frozenset[str]:
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
     """The text with private names of its module replaced, in strings and comments too."""
-    return _PRIVATE.sub(lambda match: names.get(match[1], match[1]), text)
+    return text if not names else _PRIVATE.sub(lambda match: names.get(match[0], match[0]), text)
 
 
 def laid_out(units: Iterable[Unit]) -> str:
@@ -122,4 +139,4 @@ def laid_out(units: Iterable[Unit]) -> str:
 
 def _guarded(kernels: list[str]) -> str:
     body = "\n\n".join(kernels).split("\n")
-    return "\n".join(["if triton is not None:", *(f"    {line}" if line else "" for line in body)])
+    return "\n".join([GUARD, *(f"    {line}" if line else "" for line in body)])

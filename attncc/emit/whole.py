@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attncc.emit.c_form.module import with_kernels_in_c
 from attncc.emit.combined import emit_cores
-from attncc.emit.layers.module import emit_module
-from attncc.plan.layers import LayerPlan
 from attncc.plan.model import Planned
+
+if TYPE_CHECKING:
+    from attncc.plan.layers import LayerPlan
 
 
 def emit(plan: Planned, *, in_c: bool = True) -> str:
@@ -20,4 +23,6 @@ def emit(plan: Planned, *, in_c: bool = True) -> str:
 
 def emit_layer(plan: LayerPlan, *, in_c: bool = True) -> str:
     """The module of a layer, likewise."""
+    from attncc.emit.layers.module import emit_module
+
     return with_kernels_in_c(emit_module(plan), wanted=in_c)

@@ -49,15 +49,17 @@ class Graph:
         self.outputs = tuple(outputs)
         self._graph: nx.DiGraph[str] = nx.DiGraph()
         self._nodes: dict[str, Node] = {}
-        for position, node in enumerate(nodes):
+        self._in_order = True  # each node stands after its inputs
+        for node in nodes:
             assert node.name not in self._nodes, f"two nodes are called {node.name}"
+            self._in_order &= all(name in self._nodes for name in node.inputs)
             self._nodes[node.name] = node
-            self._graph.add_node(node.name, position=position)
+        self._graph.add_nodes_from(self._nodes)
         for node in self._nodes.values():
             for name in node.inputs:
                 assert name in self._nodes, f"{node.name} reads {name}, which does not exist"
                 self._graph.add_edge(name, node.name)
-        assert nx.is_directed_acyclic_graph(self._graph), "the graph has a cycle"
+        assert self._in_order or nx.is_directed_acyclic_graph(self._graph), "the graph has a cycle"
 
     def __getitem__(self, name: str) -> Node:
         return self._nodes[name]
@@ -74,7 +76,9 @@ class Graph:
         needed = set(self.outputs)
         for output in self.outputs:
             needed |= nx.ancestors(self._graph, output)
-        positions = nx.get_node_attributes(self._graph, "position")
+        if self._in_order:
+            return tuple(node for name, node in self._nodes.items() if name in needed)
+        positions = {name: at for at, name in enumerate(self._nodes)}
         order = nx.lexicographical_topological_sort(self._graph, key=lambda each: positions[each])
         return tuple(self._nodes[name] for name in order if name in needed)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from attncc.plan.counting import Tiles, related_pairs, tile_ranges
-from attncc.plan.evaluate import evaluate
+from attncc.plan.counting import Tiles, ranges_of_tiles, related_pairs
+from attncc.plan.evaluate import Column, evaluate
 from attncc.plan.layout import PLAIN
 from attncc.plan.pieces import Part, Piece
 from attncc.plan.ranges import Domain, HeadClass
@@ -131,24 +131,50 @@ def _measured(groups: list[_Group], block: tuple[int, int], known_pairs: int | N
     rows = block[0]
     tiles = sum(each.tiles(rows) for group in groups for each in group.sweeps)
     if tiles <= _MOST_TILES:
-        every = [(each, at, float(group.times)) for group in groups for each, at in _every_tile(group, rows)]
-        masked = sum(_masked(_ranges(each, at, block)) for each, at, _ in every) * rows * block[1]
+        every = [each for group in groups for each in _every_tile(group, block)]
+        masked = sum(_masked(each.ranges) for each in every) * rows * block[1]
         if known_pairs is not None or masked <= _MOST_PAIRS:
             return _summed(every, block, None, known_pairs)
-    sampled = [each for group in groups for each in _sampled(group, rows)]
+    sampled = [each for group in groups for each in _sampled(group, block)]
     return _summed(sampled, block, _LANES, known_pairs)
 
 
-def _every_tile(group: _Group, rows: int) -> Iterator[tuple[_Sweep, int]]:
-    return ((each, at) for each in group.sweeps for at in range(each.tiles(rows)))
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A tile of rows, what it visits, and how many such tiles it stands for."""
+
+    sweep: _Sweep
+    rows: range
+    ranges: list[Tiles]
+    weight: float
 
 
-def _sampled(group: _Group, rows: int) -> Iterator[tuple[_Sweep, int, float]]:
-    """Some tiles of rows of some classes, and how many each stands for."""
-    for which, weight in _samples(len(group.sweeps)).items():
-        sweep = group.sweeps[which]
-        for at, share in _samples(sweep.tiles(rows)).items():
-            yield sweep, at, group.times * weight * share
+def _every_tile(group: _Group, block: tuple[int, int]) -> Iterator[_Tile]:
+    weight = float(group.times)
+    return _tiles([(each, at, weight) for each in group.sweeps for at in range(each.tiles(block[0]))], block)
+
+
+def _sampled(group: _Group, block: tuple[int, int]) -> Iterator[_Tile]:
+    """Some tiles of rows of some classes."""
+    shown = [
+        (group.sweeps[which], at, group.times * weight * share)
+        for which, weight in _samples(len(group.sweeps)).items()
+        for at, share in _samples(group.sweeps[which].tiles(block[0])).items()
+    ]
+    return _tiles(shown, block)
+
+
+def _tiles(shown: list[tuple[_Sweep, int, float]], block: tuple[int, int]) -> Iterator[_Tile]:
+    """Tiles of sweeps that differ in their class of rows alone, each by its number and with its weight."""
+    if not shown:
+        return
+    first = shown[0][0]
+    tiles = [sweep.tile(at, block[0]) for sweep, at, _ in shown]
+    residues = [sweep.values[Name.RESIDUE] for sweep, _, _ in shown]
+    values: dict[Name, Column] = {**first.values, Name.RESIDUE: residues}
+    found = ranges_of_tiles(first.one.by_row, tiles, [sweep.keys for sweep, _, _ in shown], block[1], values)
+    for (sweep, _, weight), rows, ranges in zip(shown, tiles, found, strict=True):
+        yield _Tile(sweep, rows, ranges, weight)
 
 
 def _samples(count: int) -> dict[int, float]:
@@ -159,47 +185,39 @@ def _samples(count: int) -> dict[int, float]:
     return weights | {1 + (2 * at + 1) * inner // (2 * shown): inner / shown for at in range(shown)}
 
 
-def _summed(
-    tiles: list[tuple[_Sweep, int, float]], block: tuple[int, int], lanes: int | None, known_pairs: int | None
-) -> Density:
+def _summed(tiles: list[_Tile], block: tuple[int, int], lanes: int | None, known_pairs: int | None) -> Density:
     """The counts of tiles of rows, each so many times; pairs by at most so many rows of each."""
     touched = full = pairs = visiting = 0.0
-    for sweep, at, weight in tiles:
-        ranges = _ranges(sweep, at, block)
-        own = sum(end - start for start, end, _, _ in ranges)
-        touched += weight * own
-        full += weight * sum(end - start for _, _, start, end in ranges)
-        visiting += weight * (own > 0)
+    for tile in tiles:
+        own = sum(end - start for start, end, _, _ in tile.ranges)
+        touched += tile.weight * own
+        full += tile.weight * sum(end - start for _, _, start, end in tile.ranges)
+        visiting += tile.weight * (own > 0)
         if known_pairs is None:
-            pairs += weight * _pairs(sweep, sweep.tile(at, block[0]), ranges, block[1], lanes)
+            pairs += tile.weight * _pairs(tile, block[1], lanes)
     counts = (round(touched), round(full), round(touched) - round(full))
     return Density(
         *block, *counts, round(pairs) if known_pairs is None else known_pairs, round(visiting), lanes is None
     )
 
 
-def _ranges(sweep: _Sweep, at: int, block: tuple[int, int]) -> list[Tiles]:
-    tile = sweep.tile(at, block[0])
-    keys = sweep.keys
-    return tile_ranges(sweep.one.by_row, tile[0], tile[-1], keys.start, keys.stop, block[1], sweep.values)
-
-
 def _masked(ranges: list[Tiles]) -> int:
     return sum(end - start - (full_end - full_start) for start, end, full_start, full_end in ranges)
 
 
-def _pairs(sweep: _Sweep, tile: range, ranges: list[Tiles], columns: int, lanes: int | None) -> float:
+def _pairs(tile: _Tile, columns: int, lanes: int | None) -> float:
     """The related pairs of a tile of rows, scaled up from a few rows where only these are looked at."""
-    step = 1 if lanes is None else max(1, len(tile) // lanes)
-    some = tile[step // 2 :: step]
+    sweep, rows = tile.sweep, tile.rows
+    step = 1 if lanes is None else max(1, len(rows) // lanes)
+    some = rows[step // 2 :: step]
     pairs = 0.0
-    for start, end, full_start, full_end in ranges:
-        pairs += (full_end - full_start) * columns * len(tile)
+    for start, end, full_start, full_end in tile.ranges:
+        pairs += (full_end - full_start) * columns * len(rows)
         for masked in (range(start, full_start), range(full_end, end)):
             keys = sweep.keys[masked.start * columns : masked.stop * columns]
             if keys:
                 found = _related(sweep.one.pattern, some, keys, sweep.values)
-                pairs += found * len(tile) / len(some)
+                pairs += found * len(rows) / len(some)
     return pairs
 
 

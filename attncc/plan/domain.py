@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from attncc.plan.arrange import Arranger, drop_contained
 from attncc.plan.bounds import Piece, pieces_of
-from attncc.plan.facts import facts_of
+from attncc.plan.facts import facts_of, is_empty
 from attncc.plan.headclasses import split_heads
 from attncc.plan.isl import Prover
 from attncc.plan.literals import ALWAYS, Literal, Tree
@@ -24,6 +24,7 @@ from attncc.spec.affine import check_affine
 from attncc.spec.expr import Expr, Name, names_in
 
 BUDGET = 100_000  # isl operations for one pattern: about 0.1 s
+_OF_FACTS = 0.12  # the part of it that they may spend
 _LEAST = 8_000  # what each of many head classes may spend
 _PARAMETERS = frozenset({Name.HEAD, Name.HEADS, Name.QUERIES, Name.KEYS, Name.RESIDUE})
 
@@ -67,39 +68,70 @@ def _analyse_class(condition: Expr, pattern: Expr, budget: int) -> HeadClass:
 
 def analyse_tree(condition: Expr, pattern: Expr, tree: Tree, budget: int) -> HeadClass:
     """The ranges and facts of a tree that says what `pattern` does, for the heads of one condition."""
-    prover = prover_of(budget, names_in(pattern))
-    samples = Samples(tree)
-    rows, rows_exact = _sweep(tree, Name.I, Name.J, prover, samples)
-    columns, columns_exact = _sweep(tree, Name.J, Name.I, prover, samples)
-    if prover is not None:
-        prover.start(0.12)
-    return HeadClass(
-        condition,
-        pattern,
-        tuple(_segment(piece, samples) for piece in rows),
-        tuple(_segment(piece, samples) for piece in columns),
-        facts_of(tree, rows, prover, exact=rows_exact and columns_exact),
-    )
+    return Analysis(condition, pattern, tree, budget).head_class()
 
 
-def _sweep(tree: Tree, fixed: Name, swept: Name, prover: Prover | None, samples: Samples) -> tuple[list[Piece], bool]:
+class Analysis:
+    """The same as far as it is asked for: to compare layouts, it is enough to know what tiles of rows touch."""
+
+    def __init__(self, condition: Expr, pattern: Expr, tree: Tree, budget: int) -> None:
+        self._condition, self._pattern, self._tree = condition, pattern, tree
+        self._prover = prover_of(budget, names_in(pattern))
+        self._samples = Samples(tree)
+        self._rows = _Sweep(tree, Name.I, Name.J, self._prover, self._samples)
+
+    def touched(self) -> tuple[Segment, ...]:
+        """The segments of keys that tiles of rows touch, without what is known of full runs."""
+        return tuple(Segment(_interval(piece.touched), None) for piece in self._rows.pieces)
+
+    def is_empty(self) -> bool:
+        """Whether it is proven that no pair is related."""
+        if self._prover is not None:
+            self._prover.start(_OF_FACTS)
+        return is_empty(self._tree, self._prover)
+
+    def head_class(self) -> HeadClass:
+        """Everything."""
+        rows = self._rows.with_full()
+        column_sweep = _Sweep(self._tree, Name.J, Name.I, self._prover, self._samples)
+        columns = column_sweep.with_full()
+        if self._prover is not None:
+            self._prover.start(_OF_FACTS)
+        return HeadClass(
+            self._condition,
+            self._pattern,
+            tuple(_segment(piece, self._samples) for piece in rows),
+            tuple(_segment(piece, self._samples) for piece in columns),
+            facts_of(self._tree, rows, self._prover, exact=self._rows.exact and column_sweep.exact),
+        )
+
+
+class _Sweep:
     """The segments for tiles of `fixed`, and whether isl has seen them all."""
-    pieces = pieces_of(tree, fixed, swept)
-    if prover is not None:
-        prover.start(0.12)
-        pieces = _sharpened(drop_contained(pieces, prover), fixed, swept, prover)
-    exact = prover is not None and not prover.exhausted
-    if prover is not None:
+
+    def __init__(self, tree: Tree, fixed: Name, swept: Name, prover: Prover | None, samples: Samples) -> None:
+        self._tree, self._fixed, self._swept, self._prover = tree, fixed, swept, prover
+        pieces = pieces_of(tree, fixed, swept)
+        if prover is not None:
+            prover.start(0.12)
+            pieces = _sharpened(drop_contained(pieces, prover), fixed, swept, prover)
+        self.exact = prover is not None and not prover.exhausted
+        if prover is not None:
+            prover.start(0.06)
+        self._arranger = Arranger(tree, fixed, swept, prover, samples)
+        self.pieces = self._arranger.arrange(pieces)
+
+    def with_full(self) -> list[Piece]:
+        """The pieces with the largest runs of positions that all lanes are related to."""
+        prover = self._prover
+        if prover is None:
+            return self.pieces
         prover.start(0.06)
-    arranger = Arranger(tree, fixed, swept, prover, samples)
-    pieces = arranger.arrange(pieces)
-    if prover is not None:
-        prover.start(0.06)
-        pieces = [
-            replace(piece, full=arranger.larger_full(piece.full, prover.full(tree, fixed, swept, piece.touched)))
-            for piece in pieces
-        ]
-    return pieces, exact
+        found = []
+        for piece in self.pieces:
+            full = prover.full(self._tree, self._fixed, self._swept, piece.touched)
+            found.append(replace(piece, full=self._arranger.larger_full(piece.full, full)))
+        return found
 
 
 def _sharpened(pieces: list[Piece], fixed: Name, swept: Name, prover: Prover) -> list[Piece]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from functools import reduce
+from itertools import repeat
 from typing import Any
 
 from attncc.spec.expr import (
@@ -26,6 +28,23 @@ from attncc.spec.expr import (
 )
 
 PAIRS_AT_ONCE = 1 << 20  # as many as one step looks at: the terms of a pattern take eight bytes a pair
+
+
+_OPERATORS = {
+    BinaryOp.ADD: operator.add,
+    BinaryOp.SUBTRACT: operator.sub,
+    BinaryOp.MULTIPLY: operator.mul,
+    BinaryOp.FLOOR_DIVIDE: operator.floordiv,
+    BinaryOp.MODULO: operator.mod,
+}
+_COMPARISONS = {
+    CompareOp.LESS: operator.lt,
+    CompareOp.LESS_EQUAL: operator.le,
+    CompareOp.GREATER: operator.gt,
+    CompareOp.GREATER_EQUAL: operator.ge,
+    CompareOp.EQUAL: operator.eq,
+    CompareOp.NOT_EQUAL: operator.ne,
+}
 
 
 def evaluate(expr: Expr, values: Mapping[Name, int]) -> int | bool:
@@ -64,6 +83,43 @@ def evaluate(expr: Expr, values: Mapping[Name, int]) -> int | bool:
         case Call(function=function, arguments=arguments):
             return _call(function, [evaluate(argument, values) for argument in arguments])
     raise TypeError(f"not a whole-number expression: {expr!r}")
+
+
+Column = int | bool | list[int] | list[bool]  # a list has a value for each of some tiles; a number is that of all
+
+
+def on_columns(expr: Expr, values: Mapping[Name, Column]) -> Column:
+    """`evaluate` for many tiles at once, without numpy, which takes longer to import than the values to compute."""
+    match expr:
+        case Const(value=int(value)):
+            return value
+        case Symbol(name=name):
+            return values[name]
+        case Binary(op=op, left=left, right=right) if op in _OPERATORS:
+            return _for_each(_OPERATORS[op], on_columns(left, values), on_columns(right, values))
+        case Compare(op=op, left=left, right=right):
+            return _for_each(_COMPARISONS[op], on_columns(left, values), on_columns(right, values))
+        case And(operands=operands):
+            return _for_each(_all, *(on_columns(operand, values) for operand in operands))
+        case Call(function="min" | "max" as function, arguments=arguments):
+            return _for_each(min if function == "min" else max, *(on_columns(each, values) for each in arguments))
+    columns = [each for each in values.values() if isinstance(each, list)]
+    names = [name for name, each in values.items() if isinstance(each, list)]
+    if not columns:
+        return evaluate(expr, values)  # type: ignore[arg-type]
+    return [evaluate(expr, {**values, **dict(zip(names, row, strict=True))}) for row in zip(*columns, strict=True)]  # type: ignore[dict-item]
+
+
+def _for_each(function: Callable[..., Any], *columns: Column) -> Column:
+    spread = [each if isinstance(each, list) else repeat(each) for each in columns]
+    if all(isinstance(each, repeat) for each in spread):
+        found: Column = function(*columns)
+        return found
+    return list(map(function, *spread))
+
+
+def _all(*values: int | bool) -> bool:
+    return all(values)
 
 
 def on_arrays(expr: Expr, values: Mapping[Name, Any]) -> Any:

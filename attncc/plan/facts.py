@@ -24,12 +24,17 @@ def facts_of(tree: Tree, rows: list[Piece], prover: Prover | None, *, exact: boo
         full=tree == ALWAYS or _empty(prover, negated(tree)),
         causal=tree == NEVER or (ahead is not None and ahead <= 0) or _empty(prover, tree, literal(J - I - 1)),
         self_related=tree == ALWAYS or _empty(prover, negated(tree), literal(I - J), literal(J - I)),
-        empty=tree == NEVER or _empty(prover, tree),
+        empty=is_empty(tree, prover),
         shift=_shift(tree, prover),
         reach_back=back,
         reach_ahead=ahead,
         exact=exact,
     )
+
+
+def is_empty(tree: Tree, prover: Prover | None) -> bool:
+    """Whether no pair is related."""
+    return tree == NEVER or _empty(prover, tree)
 
 
 def _empty(prover: Prover | None, *trees: Tree) -> bool:

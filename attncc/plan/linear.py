@@ -60,6 +60,8 @@ class Linear:
     def __add__(self, other: Linear | int) -> Linear:
         if isinstance(other, int):
             return Linear(self.terms, self.constant + other)
+        if not self.terms or not other.terms:  # nothing to merge
+            return Linear(self.terms or other.terms, self.constant + other.constant)
         return linear((*self.terms, *other.terms), self.constant + other.constant)
 
     def __neg__(self) -> Linear:
@@ -70,6 +72,8 @@ class Linear:
 
     def scaled(self, factor: int) -> Linear:
         """The form times a whole number."""
+        if factor == 1:
+            return self
         if factor == 0:
             return Linear((), 0)
         return Linear(tuple((atom, count * factor) for atom, count in self.terms), self.constant * factor)
@@ -86,7 +90,9 @@ def linear(terms: Iterable[tuple[Atom, int]], constant: int = 0) -> Linear:
     for atom, count in terms:
         total[atom] = total.get(atom, 0) + count
     kept = [(atom, count) for atom, count in total.items() if count]
-    return Linear(tuple(sorted(kept, key=lambda term: atom_key(term[0]))), constant)
+    if len(kept) > 1:
+        kept.sort(key=lambda term: atom_key(term[0]))
+    return Linear(tuple(kept), constant)
 
 
 def number(value: int) -> Linear:

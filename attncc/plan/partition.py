@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
-from attncc.plan.domain import BUDGET, analyse_tree, prover_of
+from attncc.plan.domain import BUDGET, Analysis, prover_of
 from attncc.plan.isl import Prover
 from attncc.plan.layout import PLAIN, Layout, Strips, in_coordinates, with_plain_residue
 from attncc.plan.literals import NEVER, Literal, Tree, all_of, negated, union_of
 from attncc.plan.own_rows import of_others, of_rows, own_rows
-from attncc.plan.pieces import Area, Part, Piece, Pieces, area
+from attncc.plan.pieces import Part, Piece, Pieces, area
 from attncc.plan.predicates import outer_tree
 from attncc.plan.ranges import Domain, HeadClass, Interval, Segment
 from attncc.plan.split import lean, legal_layouts, products_of, tidy, without
@@ -35,7 +36,35 @@ class _Group:
 
     layout: Layout
     products: tuple[Product, ...]
-    area: Area
+    cost: float
+
+
+class _Candidate:
+    """What the heads do for a tree over positions, in a layout; how, in full, is found where it is asked for.
+
+    `alone` are the pairs themselves where the tree holds for them among the rows of the layout only.
+    """
+
+    def __init__(self, layout: Layout, tree: Tree, alone: Tree | None, analysis: Analysis) -> None:
+        self.layout = layout
+        self._tree, self._alone, self._analysis = tree, alone, analysis
+
+    @cached_property
+    def cost(self) -> float:
+        """What its tiles cost in a long call."""
+        return area(self.layout, self._analysis.touched(), _REFERENCE).cost
+
+    @cached_property
+    def is_empty(self) -> bool:
+        """Whether it is known to have no pairs."""
+        return self._analysis.is_empty()
+
+    @cached_property
+    def part(self) -> Part:
+        """Everything about it."""
+        pairs = self._tree if self._alone is None else self._alone
+        one = _with_plain_residue(self._analysis.head_class(), self.layout)
+        return Part(self.layout, one, tree_expr(pairs), self._alone is not None)
 
 
 def partition(domain: Domain) -> Pieces | None:
@@ -74,7 +103,7 @@ class _Splitter:
     def __init__(self, one: HeadClass, budget: int = BUDGET) -> None:
         self._one = one
         self._budget = budget
-        self._found: dict[tuple[Layout, Tree], Part] = {}
+        self._found: dict[tuple[Layout, Tree], _Candidate] = {}
 
     def parts(self) -> list[Part]:
         """The parts, the one in the layout of positions first; that alone where no other is worth having."""
@@ -87,32 +116,33 @@ class _Splitter:
         products = products_of(tree, prover)
         if not products or prover.exhausted:
             return [whole]
-        parts = self._with_own_rows(tree, products, prover)
-        if all(part.layout.is_plain for part in parts):
+        found = self._with_own_rows(tree, products, prover)
+        if all(each.layout.is_plain for each in found):
             return [whole]
-        return parts if self._cost(parts) <= _SAVING * self._area(whole).cost else [whole]
+        is_better = _sum_of(found) <= _SAVING * area(PLAIN, self._one.by_row, _REFERENCE).cost
+        return [each.part for each in found] if is_better else [whole]
 
-    def _with_own_rows(self, tree: Tree, products: tuple[Product, ...], prover: Prover) -> list[Part]:
+    def _with_own_rows(self, tree: Tree, products: tuple[Product, ...], prover: Prover) -> list[_Candidate]:
         """The parts, with rows alone that are better not among others."""
-        parts, apart = self._in_layouts(products, prover), list[Strips]()
+        found, apart = self._in_layouts(products, prover), list[Strips]()
         for rows in dict.fromkeys(rows for product in products for rows in own_rows(product, prover)):
             prover.start(1.0)
             others = of_others(products, rows.tree(Name.I), prover)
-            candidate = self._in_layouts(others, prover) or [self._part(PLAIN, NEVER)]
-            candidate += self._alone(tree, [*apart, rows], prover)
-            if not prover.exhausted and self._cost(candidate) <= _SAVING * self._cost(parts):
-                parts, products, apart = candidate, others, [*apart, rows]
-        return parts
+            other = self._in_layouts(others, prover) or [self._candidate(PLAIN, NEVER)]
+            other += self._alone(tree, [*apart, rows], prover)
+            if not prover.exhausted and _sum_of(other) <= _SAVING * _sum_of(found):
+                found, products, apart = other, others, [*apart, rows]
+        return found
 
-    def _alone(self, tree: Tree, apart: list[Strips], prover: Prover) -> Iterator[Part]:
+    def _alone(self, tree: Tree, apart: list[Strips], prover: Prover) -> Iterator[_Candidate]:
         """Rows by themselves, with all their pairs; where rows are among several, the last has them."""
         prover.start(1.0)
         for at, rows in enumerate(apart):
             left = all_of((tree, *(negated(later.tree(Name.I)) for later in apart[at + 1 :])))
             known = of_rows(left, rows.tree(Name.I), prover)
-            yield self._part(Layout(rows), known, all_of((rows.tree(Name.I), known)))
+            yield self._candidate(Layout(rows), known, all_of((rows.tree(Name.I), known)))
 
-    def _in_layouts(self, products: tuple[Product, ...], prover: Prover) -> list[Part]:
+    def _in_layouts(self, products: tuple[Product, ...], prover: Prover) -> list[_Candidate]:
         """The parts of conjunctions, each in the layout that suits it."""
         groups = self._grouped([self._best(product, prover) for product in products])
         if any(not each.layout.is_plain for each in groups):
@@ -123,11 +153,11 @@ class _Splitter:
     def _best(self, product: Product, prover: Prover) -> _Group:
         """A conjunction in the layout that suits it best."""
         best = self._group(PLAIN, (product,))
-        limit = _SAVING * best.area.cost
+        limit = _SAVING * best.cost
         for layout in dict.fromkeys(legal_layouts(product, prover)):
             found = self._group(layout, (product,))
-            if found.area.cost <= limit:
-                best, limit = found, found.area.cost
+            if found.cost <= limit:
+                best, limit = found, found.cost
         return best
 
     def _grouped(self, groups: list[_Group]) -> list[_Group]:
@@ -145,48 +175,40 @@ class _Splitter:
             if plain is None:
                 continue
             together = self._group(PLAIN, plain.products + group.products)
-            if together.area.cost <= plain.area.cost + group.area.cost:
+            if together.cost <= plain.cost + group.cost:
                 groups = [together, *(each for each in groups if each not in (plain, group))]
         return groups
 
-    def _apart(self, groups: list[_Group], prover: Prover) -> list[Part]:
+    def _apart(self, groups: list[_Group], prover: Prover) -> list[_Candidate]:
         """Each group without the pairs of those before it."""
-        parts = []
+        found = []
         earlier: tuple[Product, ...] = ()
         for group in groups:
             tree = tidy(union_of(without(all_of(product), earlier, prover) for product in group.products))
-            parts.append(self._part(group.layout, tree))
+            found.append(self._candidate(group.layout, tree))
             earlier += group.products
-        return [part for part in parts if not part.one.facts.empty]
+        return [each for each in found if not each.is_empty]
 
     def _group(self, layout: Layout, products: tuple[Product, ...]) -> _Group:
-        part = self._part(layout, union_of(map(all_of, products)))
-        return _Group(layout, products, self._area(part))
+        return _Group(layout, products, self._candidate(layout, union_of(map(all_of, products))).cost)
 
-    def _part(self, layout: Layout, tree: Tree, alone: Tree | None = None) -> Part:
-        """What the heads do for a tree over positions, in a layout; most are asked for several times.
-
-        `alone` are the pairs themselves where the tree holds for them among the rows of the layout only.
-        """
+    def _candidate(self, layout: Layout, tree: Tree, alone: Tree | None = None) -> _Candidate:
+        """A part that may be worth having; most are asked for several times."""
         if (layout, tree) not in self._found:
-            self._found[layout, tree] = self._analysed(layout, tree, alone)
+            self._found[layout, tree] = _Candidate(layout, tree, alone, self._analysis(layout, tree))
         return self._found[layout, tree]
 
-    def _analysed(self, layout: Layout, tree: Tree, alone: Tree | None) -> Part:
+    def _analysis(self, layout: Layout, tree: Tree) -> Analysis:
         own = tidy(in_coordinates(tree, layout))
         prover = prover_of(self._budget, names_in(self._one.pattern) | {Name.RESIDUE})
         if prover is not None:
             prover.start(0.2)
             own = lean(own, prover)
-        one = analyse_tree(self._one.condition, tree_expr(own), own, self._budget)
-        pairs = tree if alone is None else alone
-        return Part(layout, _with_plain_residue(one, layout), tree_expr(pairs), alone is not None)
+        return Analysis(self._one.condition, tree_expr(own), own, self._budget)
 
-    def _cost(self, parts: list[Part]) -> float:
-        return sum(self._area(part).cost for part in parts)
 
-    def _area(self, part: Part) -> Area:
-        return area(part, _REFERENCE)
+def _sum_of(candidates: list[_Candidate]) -> float:
+    return sum(each.cost for each in candidates)
 
 
 def _with_plain_residue(one: HeadClass, layout: Layout) -> HeadClass:
@@ -220,13 +242,13 @@ def _least(domain: Domain, pieces: tuple[Piece, ...]) -> int | None:
 
 
 def _cost(pieces: tuple[Piece, ...], length: int) -> float:
-    return sum(_area_at(part, length).cost for piece in pieces for part in piece.parts)
+    return sum(_cost_at(part.layout, part.one, length) for piece in pieces for part in piece.parts)
 
 
 def _cost_of_whole(domain: Domain, length: int) -> float:
-    return sum(_area_at(Part(PLAIN, each, each.pattern), length).cost for each in domain.classes)
+    return sum(_cost_at(PLAIN, each, length) for each in domain.classes)
 
 
-def _area_at(part: Part, length: int) -> Area:
-    block = (min(128, max(16, 1 << (length // part.layout.classes).bit_length())), 64)
-    return area(part, length, block)
+def _cost_at(layout: Layout, one: HeadClass, length: int) -> float:
+    block = (min(128, max(16, 1 << (length // layout.classes).bit_length())), 64)
+    return area(layout, one.by_row, length, block).cost

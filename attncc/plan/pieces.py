@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attncc.plan.counting import tile_ranges
+from attncc.plan.counting import ranges_of_tiles
+from attncc.plan.evaluate import Column
 from attncc.plan.layout import Layout
-from attncc.plan.ranges import HeadClass
+from attncc.plan.ranges import HeadClass, Segment
 from attncc.spec.expr import Expr, Name
 
 
@@ -25,8 +26,8 @@ class Part:
     alone: bool = False
 
     def tile(self, usual: tuple[int, int]) -> tuple[int, int]:
-        """The rows and columns of its tiles, where usual ones have so many: a list of rows has small ones."""
-        return (min(usual[0], SHORT), usual[1]) if self.layout.rows.is_list else usual
+        """The rows and columns of its tiles, where usual ones have so many."""
+        return tile_of(self.layout, usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +110,29 @@ SHORT = 16  # rows of a tile of a list
 _CLASSES = 3  # classes of rows that stand for all of them
 
 
-def area(part: Part, length: int, block: tuple[int, int] = (128, 64)) -> Area:
-    """The area of one head's tiles in a call of so many rows and keys, estimated from a few classes of rows."""
-    classes, block = part.layout.classes, part.tile(block)
+def tile_of(layout: Layout, usual: tuple[int, int]) -> tuple[int, int]:
+    """The rows and columns of a layout's tiles, where usual ones have so many: a list of rows has small ones."""
+    return (min(usual[0], SHORT), usual[1]) if layout.rows.is_list else usual
+
+
+def area(layout: Layout, by_row: tuple[Segment, ...], length: int, block: tuple[int, int] = (128, 64)) -> Area:
+    """The area of one head's tiles in a call of so many rows and keys, estimated from a few classes of rows.
+
+    Args:
+        by_row: what tiles of rows touch, in coordinates of the layout.
+    """
+    classes, block = layout.classes, tile_of(layout, block)
     shown = sorted({at * (classes - 1) // (_CLASSES - 1) for at in range(_CLASSES)})
-    found = [_area_of_class(part, length, block, residue) for residue in shown]
+    tiles, swept, residues = list[range](), list[range](), list[int]()
+    for residue in shown:
+        rows, keys = layout.spans(range(length), range(length), residue)
+        own = [rows[at : at + block[0]] for at in range(0, len(rows), block[0])]
+        tiles += own
+        swept += [keys] * len(own)
+        residues += [residue] * len(own)
+    values: dict[Name, Column] = {Name.HEAD: 0, Name.HEADS: 8, Name.QUERIES: length, Name.KEYS: length}
+    values[Name.RESIDUE] = residues
+    found = ranges_of_tiles(by_row, tiles, swept, block[1], values)
+    counts = [sum(end - begin for begin, end, _, _ in ranges) for ranges in found]
     share = classes / len(shown)
-    return Area(share * sum(each.scores for each in found), share * sum(each.tiles for each in found))
-
-
-def _area_of_class(part: Part, length: int, block: tuple[int, int], residue: int) -> Area:
-    rows, keys = part.layout.spans(range(length), range(length), residue)
-    values = {Name.HEAD: 0, Name.HEADS: 8, Name.QUERIES: length, Name.KEYS: length, Name.RESIDUE: residue}
-    touched = tiles = 0
-    for at in range(0, len(rows), block[0]):
-        tile = rows[at : at + block[0]]
-        ranges = tile_ranges(part.one.by_row, tile[0], tile[-1], keys.start, keys.stop, block[1], values)
-        count = sum(end - begin for begin, end, _, _ in ranges)
-        touched += count
-        tiles += count > 0
-    return Area(float(touched * block[0] * block[1]), float(tiles))
+    return Area(share * (sum(counts) * block[0] * block[1]), share * sum(count > 0 for count in counts))

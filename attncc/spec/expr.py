@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
+from functools import lru_cache
 
 from attncc.diagnostics import Span
 
@@ -43,6 +44,8 @@ class Name(Enum):
     FIRST = "first"  # absolute position of a tile's first row or column (bounds only, made by planning)
     LAST = "last"  # absolute position of a tile's last row or column (bounds only, made by planning)
     RESIDUE = "residue"  # which class of positions a tile is of (bounds only, made by planning)
+
+    __hash__ = object.__hash__  # that of Enum is written in Python, and names are looked up all the time
 
 
 MADE_BY_PLANNING = frozenset({Name.FIRST, Name.LAST, Name.RESIDUE})  # a spec cannot read these
@@ -402,21 +405,20 @@ TRUE = Const(True)
 FALSE = Const(False)
 
 
-_PARTS: dict[str, tuple[str, ...]] = {}
+_PARTS: dict[type[Expr], tuple[str, ...]] = {}
 
 
-def _parts(expr: Expr) -> tuple[str, ...]:
-    """The fields of a node's class, without the span."""
-    kind = type(expr).__name__
+def _parts(kind: type[Expr]) -> tuple[str, ...]:
+    """The fields of a class of nodes, without the span."""
     if kind not in _PARTS:
-        _PARTS[kind] = tuple(each.name for each in fields(expr) if each.name != "span")
+        _PARTS[kind] = tuple(each.name for each in fields(kind) if each.name != "span")
     return _PARTS[kind]
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The expressions directly inside `expr`, in source order."""
     found: list[Expr] = []
-    for name in _parts(expr):
+    for name in _parts(expr.__class__):
         value = getattr(expr, name)
         if isinstance(value, Expr):
             found.append(value)
@@ -437,7 +439,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
 def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """`expr` with `change` applied to each direct child."""
     updates: dict[str, object] = {}
-    for name in _parts(expr):
+    for name in _parts(expr.__class__):
         value = getattr(expr, name)
         if isinstance(value, Expr):
             updates[name] = change(value)
@@ -453,6 +455,7 @@ def substitute(expr: Expr, mapping: dict[Expr, Expr]) -> Expr:
     return rebuild(expr, lambda child: substitute(child, mapping))
 
 
+@lru_cache(4096)  # printers ask for the same formulas over and over
 def names_in(expr: Expr) -> frozenset[Name]:
     """The symbols that `expr` reads; what is read of a key at the query's position depends on the query."""
     found: set[Name] = set()

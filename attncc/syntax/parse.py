@@ -15,10 +15,8 @@ from attncc.sources import cache_folder
 from attncc.syntax import tree
 from attncc.syntax.brackets import mismatches
 from attncc.syntax.characters import check_characters
-from attncc.syntax.explain import explain
 from attncc.syntax.lexeme import Lexeme
 from attncc.syntax.lines import StatementEnds
-from attncc.syntax.mistake import Mistake
 
 MOST_ERRORS = 10  # further syntax errors of one text are rarely independent
 DEEPEST = 100  # expressions within expressions; later stages walk trees recursively
@@ -143,6 +141,9 @@ class _Attempt:
         if at in self._mismatches:
             self.errors.append(self._mismatches[at])
             return
+        from attncc.syntax.explain import explain  # most texts have no errors
+        from attncc.syntax.mistake import Mistake
+
         accepted = frozenset(self._parser.accepts())
         body = self._bodies[min(self._start, len(self._bodies) - 1)]
         opener = None if body is None else self.lexemes[body]

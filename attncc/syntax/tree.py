@@ -300,3 +300,8 @@ class File:
 
     source: Source = field(repr=False)
     definitions: tuple[Definition, ...]
+
+    @property
+    def has_layer(self) -> bool:
+        """Whether it defines a layer, which is what it is built to then."""
+        return any(isinstance(each, Layer) for each in self.definitions)

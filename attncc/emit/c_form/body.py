@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from attncc.emit.c_form.expressions import Term, Untranslatable, function_of
 from attncc.emit.c_form.loops import Step, step_of
 from attncc.emit.c_form.reading import (
+    APART,
     LOADS,
     PRODUCTS,
     REDUCTIONS,
@@ -24,8 +25,6 @@ from attncc.emit.c_form.text import CText
 from attncc.emit.c_form.tiles import TileStatements
 from attncc.emit.c_form.values import COMPARE, INT, ONE, REAL, Address, Form, Variable, address_type, scalar
 
-_APART = (*PRODUCTS, *REDUCTIONS)
-
 
 class _Inner(ast.NodeTransformer):
     """Takes sums and products out of an expression, the innermost first."""
@@ -35,7 +34,7 @@ class _Inner(ast.NodeTransformer):
 
     def visit_Call(self, call: ast.Call) -> ast.expr:
         self.generic_visit(call)
-        if call is self.whole or not is_call(call, _APART):
+        if call is self.whole or not is_call(call, APART):
             return call
         return self.translator.apart(self.name, call)
 
@@ -172,7 +171,9 @@ class FunctionTranslator(TileStatements, StoreStatements):
 
     def without_inner(self, name: str, node: ast.expr) -> ast.expr:
         """An expression whose sums and products have become variables; it may be one of these itself."""
-        if not any(each is not node and is_call(each, _APART) for each in walk(node)):
+        if not self.may_have_apart(node):
+            return node
+        if not any(each is not node and is_call(each, APART) for each in walk(node)):
             return node
         found = _Inner(self, name, node).visit(node)
         assert isinstance(found, ast.expr)

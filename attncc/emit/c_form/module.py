@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from attncc.emit.c_form.source import CKernel, kernels_in_c
-from attncc.emit.finish import finish
+from attncc.emit.finish import Finishing
 from attncc.emit.render import render
 from attncc.emit.triton_form.library import ALWAYS, OPTIONAL
 from attncc.emit.triton_form.scope import CPUS_ALONE
+from attncc.emit.units import GUARD, statements_of
 from attncc.emit.writer import literal
 
 _IMPORTS = (
@@ -51,33 +51,35 @@ class _Entry:
     text: str
 
 
-def with_kernels_in_c(text: str, *, wanted: bool = True) -> str:
-    """A module with a section of kernels in C, if it has kernels; where none are wanted, one that says so."""
-    if "\nif triton is not None:\n" not in text:
-        return text
-    everything, text = text, _without_marked(text)
+def with_kernels_in_c(module: Finishing, *, wanted: bool = True) -> str:
+    """A module with a section of kernels in C, if it has kernels; where none are wanted, one that says so.
+
+    Kernels are translated while the module is being formatted.
+    """
+    if f"\n{GUARD}\n" not in module.given:
+        return module.text()
     if not wanted:
-        return f"{text.rstrip()}\n\n\n{render('no_c_form.py.jinja', {}).strip()}\n"
-    kernels = [_entry(each) for each in kernels_in_c(everything, _HELPERS)]
-    section = finish(render("c_form.py.jinja", {"library": _library(), "kernels": kernels}))
-    return f"{_with_imports(text).rstrip()}\n\n\n{section.strip()}\n"
+        return f"{_without_marked(module.text()).rstrip()}\n\n\n{render('no_c_form.py.jinja', {}).strip()}\n"
+    kernels = [_entry(each) for each in kernels_in_c(module.given, _HELPERS)]
+    section = Finishing(render("c_form.py.jinja", {"library": _library(), "kernels": kernels}))
+    text = _with_imports(_without_marked(module.text()))
+    return f"{text.rstrip()}\n\n\n{section.text().strip()}\n"
 
 
 def _without_marked(text: str) -> str:
     """The text without the kernels that only C has."""
     lines = text.split("\n")
-    marked = [
-        each
-        for block in ast.parse(text).body
-        if isinstance(block, ast.If)
-        for each in block.body
-        if isinstance(each, ast.FunctionDef) and CPUS_ALONE in ast.unparse(each.decorator_list[0])
-    ]
-    for each in reversed(marked):
-        first = each.decorator_list[0].lineno - 1
-        while not lines[first - 1].strip():
-            first -= 1
-        del lines[first : each.end_lineno]
+    for block in reversed(statements_of(lines)):
+        if lines[block.start] != GUARD:
+            continue
+        first = block.start + 1
+        inside = [line.removeprefix("    ") for line in lines[first : block.stop]]
+        for each in reversed(statements_of(inside)):
+            if inside[each.start].startswith(f"@{CPUS_ALONE}"):
+                start = each.start
+                while start > 0 and not inside[start - 1].strip():
+                    start -= 1
+                del lines[first + start : first + each.stop]
     return "\n".join(lines)
 
 

@@ -6,13 +6,15 @@ import ast
 from collections import Counter
 from collections.abc import Mapping
 
-from attncc.emit.c_form.expressions import ExpressionReader, Term, Untranslatable
+from attncc.emit.c_form.expressions import ExpressionReader, Term, Untranslatable, function_of
 from attncc.emit.c_form.loops import Group, Step, is_pairs
 from attncc.emit.c_form.reading import (
+    APART,
     Called,
     blocks_of,
     c_name,
     c_name_of,
+    calls_in,
     calls_of,
     names_read,
     nodes_of,
@@ -54,8 +56,14 @@ class FunctionScope:
         self.reads = Counter(each.id for each in names if isinstance(each.ctx, ast.Load))
         self.assigned = Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
         self.blocks = blocks_of(node)
+        self.lines_apart = frozenset(each.lineno for each in calls_in(node) if function_of(each) in APART)
         self.turned = {name for each in calls_of(node, called) for name in turned_arguments(each, called)}
         self.last_line = node.lineno
+
+    def may_have_apart(self, node: ast.AST) -> bool:
+        """Whether sums or products may stand within a node: what was made here has no lines."""
+        first = getattr(node, "lineno", None)
+        return first is None or not self.lines_apart.isdisjoint(range(first, node.end_lineno + 1))  # type: ignore[attr-defined]
 
     # --- names ------------------------------------------------------------------------------------------------
 

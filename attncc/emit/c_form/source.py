@@ -6,13 +6,15 @@ import ast
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from attncc.emit.c_form.body import FunctionTranslator
 from attncc.emit.c_form.expressions import function_of
-from attncc.emit.c_form.reading import Called, c_name, is_constant, nodes_of, walk
+from attncc.emit.c_form.reading import Called, c_name, calls_in, is_constant, nodes_of, walk
 from attncc.emit.c_form.text import CText
 from attncc.emit.c_form.values import INT, REAL, Variable, address_type
 from attncc.emit.triton_form.scope import CPUS_ALONE
+from attncc.emit.units import units_of
 
 _SIZE = re.compile(r"_size_\d+$")  # of an axis of a table
 
@@ -43,22 +45,18 @@ def kernels_in_c(text: str, library: Container[str]) -> tuple[CKernel, ...]:
         text: the module.
         library: the names of the helpers that have a counterpart in C.
     """
-    text = _guarded(text)
+    text = _own_kernels(text, library)
     functions = {each.name: each for each in ast.parse(text).body if isinstance(each, ast.FunctionDef)}
     comments = _comments_of(text)
     kernels = {name: node for name, node in functions.items() if _is_kernel(node)}
-    others = {name: node for name, node in functions.items() if name not in kernels and name not in library}
+    others = {name: node for name, node in functions.items() if name not in kernels}
     return tuple(_kernel(node, others, comments) for node in kernels.values())
 
 
-def _guarded(text: str) -> str:
-    """What stands where triton is known to be there, at the depth of a module."""
-    found: list[str] = []
-    inside = False
-    for line in text.split("\n"):
-        inside = line == "if triton is not None:" or (inside and (not line or line.startswith(" ")))
-        found += [line[4:]] if inside and line[:2] != "if" else []
-    return "\n".join(found)
+def _own_kernels(text: str, library: Container[str]) -> str:
+    """What stands where triton is known to be there, but for the library, which need not be parsed."""
+    units = [each for each in units_of(text) if each.is_kernel]
+    return "\n".join(each.text for each in units if not any(name in library for name in each.names))
 
 
 def _comments_of(text: str) -> dict[int, str]:
@@ -97,12 +95,8 @@ def _kernel(node: ast.FunctionDef, others: Mapping[str, ast.FunctionDef], commen
     return CKernel(c_name(node.name), tuple(arguments), whole, own_constants, "\n".join(text.written) + "\n")
 
 
-def _calls_in(node: ast.FunctionDef) -> list[ast.Call]:
-    return [each for each in nodes_of(node) if isinstance(each, ast.Call)]
-
-
 def _called_by(node: ast.FunctionDef, others: Mapping[str, ast.FunctionDef]) -> list[str]:
-    names = [function_of(each) for each in _calls_in(node)]
+    names = [function_of(each) for each in calls_in(node)]
     return list(dict.fromkeys(name for name in names if name in others))
 
 
@@ -120,7 +114,7 @@ def _parameter(name: str, node: ast.FunctionDef, everything: list[ast.FunctionDe
         name.isupper()
         or _SIZE.search(name)
         or name in _whole_names(node)
-        or any(_counts(each, name) for each in everything)
+        or any(name in _counted(each) for each in everything)
     )
     return Variable(c_name(name), (), INT if is_whole else REAL)
 
@@ -132,24 +126,23 @@ def _whole_names(node: ast.FunctionDef) -> set[str]:
     return {str(each.value) for each in constants}
 
 
-def _counts(node: ast.FunctionDef, name: str) -> bool:
-    """Whether a function counts with an argument: divides by it, compares it, or holds an index to it."""
+@lru_cache(64)
+def _counted(node: ast.FunctionDef) -> frozenset[str]:
+    """The names that a function counts with: divides by them, compares them, or holds an index to them."""
+    found: set[str] = set()
     for each in nodes_of(node):
         match each:
             case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), left=left, right=right):
-                if _is(left, name) or _is(right, name):
-                    return True
+                found.update(_names_among(left, right))
             case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-                if _is(left, name) or _is(right, name):
-                    return True
+                found.update(_names_among(left, right))
             case ast.Call(func=ast.Name(id="_clamp" | "_is_named"), args=[*_, size]):
-                if _is(size, name):
-                    return True
-    return False
+                found.update(_names_among(size))
+    return frozenset(found)
 
 
-def _is(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+def _names_among(*nodes: ast.expr) -> list[str]:
+    return [each.id for each in nodes if isinstance(each, ast.Name)]
 
 
 def _declared(name: str, parameter: Variable | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cached_property
 
 from attncc.emit.c_form.expressions import Untranslatable
 from attncc.emit.c_form.loops import indices_of, is_pairs
@@ -34,12 +35,17 @@ class SpanStatements(FunctionScope):
 
     spans: Spans | None = None
 
+    @cached_property
+    def mask(self) -> ast.expr | None:
+        """What masked tiles of the function call related, if one expression says it."""
+        return _mask_of(self.node)
+
     def tell_spans(self, statement: ast.stmt) -> None:
         """Write them before a statement with a product, if the mask is known by then."""
-        if self.spans is not None or not any(is_call(each, PRODUCTS) for each in walk(statement)):
+        mask = self.mask
+        if self.spans is not None or mask is None or "MASKED" not in self.known:
             return
-        mask = _mask_of(self.node)
-        if mask is None or "MASKED" not in self.known:
+        if not self.may_have_apart(statement) or not any(is_call(each, PRODUCTS) for each in walk(statement)):
             return
         try:
             related = self.reader.read(mask)

@@ -81,8 +81,11 @@ def scalar(text: str, ctype: str, level: int = ATOM) -> Value:
 
 def spread(*shapes: Dims) -> Dims:
     """The shape that several have together."""
-    longest = max(map(len, shapes), default=0)
-    padded = [(ONE,) * (longest - len(shape)) + shape for shape in shapes]
+    several = {shape for shape in shapes if shape}
+    if len(several) < 2:
+        return several.pop() if several else ()
+    longest = max(map(len, several))
+    padded = [(ONE,) * (longest - len(shape)) + shape for shape in shapes if shape]
     return tuple(next((each for each in axis if each != ONE), ONE) for axis in zip(*padded, strict=True))
 
 

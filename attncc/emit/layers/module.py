@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attncc.emit.combined import emit_cores, heading
-from attncc.emit.finish import finish
+from attncc.emit.finish import Finishing
 from attncc.emit.header import derivation
 from attncc.emit.imports import with_imports
 from attncc.emit.layers.entrance import Entrance, size_of
@@ -49,11 +49,12 @@ class Keeper:
     batched: bool  # whether what it keeps belongs to batch entries
 
 
-def emit_module(plan: LayerPlan) -> str:
-    """The module's text but for its kernels in C, formatted; the same for the same plan."""
+def emit_module(plan: LayerPlan) -> Finishing:
+    """The module's text but for its kernels in C, which is being formatted; the same for the same plan."""
     layer = plan.layer
     weighed = {each.name for each in sides_of(layer) if each.op is not Op.LOG_SUMS}
-    made = sections([(name, emit_cores(planned)) for name, planned in plan.cores], NAMES, weighed)
+    begun = [(name, emit_cores(planned)) for name, planned in plan.cores]
+    made = sections([(name, each.text()) for name, each in begun], NAMES, weighed)
     class_name = camel_case(layer.name)
     body = _Body(plan, {each.name: each for each in made})
     own = Constructor(layer, plan)
@@ -95,7 +96,7 @@ def emit_module(plan: LayerPlan) -> str:
         "token_count": "" if plan.decoding else size_of(layer, "n"),
         "reads_start": "start" in "".join(body.lines),
     }
-    return finish(with_imports(layer_header(plan), render("layer.py.jinja", values)))
+    return Finishing(with_imports(layer_header(plan), render("layer.py.jinja", values)))
 
 
 def camel_case(name: str) -> str:

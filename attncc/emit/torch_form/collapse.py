@@ -35,10 +35,9 @@ class Collapse:
     add_by_part: list[str]
 
 
-def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse | None:
+def collapse_of(plan: Plan, operands: Operands, form: TorchForm) -> Collapse:
     """The texts of a plan with states."""
-    if plan.states is None:
-        return None
+    assert plan.states is not None
     printer = StatesPrinter(plan, operands, form.uniform(), form.backward, form.used)
     of_rows = ("d_out_rows", *printer.statistics_of_slab())
     own = ("_entries_of(numbers, slab)", printer.heads_of("slab"))

@@ -26,11 +26,6 @@ from attncc.syntax.parse import parse
 _D = TypeVar("_D", tree.Attention, tree.Layer)
 
 
-def has_layer(file: tree.File) -> bool:
-    """Whether a file defines a layer, so that it is what the file is built to."""
-    return any(isinstance(each, tree.Layer) for each in file.definitions)
-
-
 def load_layer(source: Source, overrides: Mapping[str, str] | None = None) -> Layer:
     """Parse and resolve a source with a layer.
 
