@@ -6400,7 +6400,7 @@ void run(const Grid programs, const int threads, const int share, runs_type *run
             "q_start_ptr kv_lengths_ptr classes_ptr k_of_key_strides v_strides n m k_start "
             "tiles others segments leads classes GROUP D E WIDTH"
         ),
-        "n m k_start tiles others segments leads GROUP D E WIDTH",
+        "n m k_start tiles others segments leads classes GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
         "sums_kept_ptr plain_kept_ptr sums_ptr plain_ptr",
         r"""
@@ -6410,7 +6410,7 @@ static void sums_by_row_kernel_1(const Grid program, const Grid programs,
         sums_kept_type *sums_kept_ptr, plain_kept_type *plain_kept_ptr, runs_type *runs_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr,
         const int64_t *k_of_key_strides, const int64_t *v_strides, int n, int m, int k_start,
-        int tiles, int others, int segments, int leads, real classes, int GROUP, int D, int E,
+        int tiles, int others, int segments, int leads, int classes, int GROUP, int D, int E,
         int WIDTH)
 {
     real sums[BLOCK_W][BLOCK_E];
@@ -6452,7 +6452,7 @@ static void sums_by_row_kernel_1(const Grid program, const Grid programs,
     v_type *v_at = v_ptr + (int64_t)batch * v_strides[0] + (int64_t)kv_head * v_strides[1]
             + (int64_t)key_place * v_strides[2];
     classes_value v_stride = v_strides[2] * key_step;
-    real run_spot = ((batch * classes + residue) * segments + segment) * tiles;
+    int run_spot = ((batch * classes + residue) * segments + segment) * tiles;
     int64_t spot = (int64_t)(((batch * kv_heads + kv_head) * classes + residue) * segments
             + segment);
     int64_t tile_sums = spot * tiles;
@@ -6600,7 +6600,7 @@ void run(const Grid programs, const int threads, const int share, k_of_key_type 
         plain_kept_type *plain_kept_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr, const int64_t *k_of_key_strides,
         const int64_t *v_strides, int n, int m, int k_start, int tiles, int others, int segments,
-        int leads, double classes, int GROUP, int D, int E, int WIDTH)
+        int leads, int classes, int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)
@@ -6950,7 +6950,7 @@ void run(const Grid programs, const int threads, const int share, runs_type *run
             "plain_kept_ptr runs_ptr q_start_ptr kv_lengths_ptr classes_ptr q_of_row_strides "
             "d_out_strides n m k_start tiles others segments leads classes GROUP D E WIDTH"
         ),
-        "n m k_start tiles others segments leads GROUP D E WIDTH",
+        "n m k_start tiles others segments leads classes GROUP D E WIDTH",
         "BLOCK_W BLOCK_E BLOCK_M BLOCK_N",
         "sums_kept_ptr plain_kept_ptr sums_ptr plain_ptr",
         r"""
@@ -6961,7 +6961,7 @@ static void sums_by_key_kernel_1(const Grid program, const Grid programs,
         sums_kept_type *sums_kept_ptr, plain_kept_type *plain_kept_ptr, runs_type *runs_ptr,
         q_start_type *q_start_ptr, kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr,
         const int64_t *q_of_row_strides, const int64_t *d_out_strides, int n, int m, int k_start,
-        int tiles, int others, int segments, int leads, real classes, int GROUP, int D, int E,
+        int tiles, int others, int segments, int leads, int classes, int GROUP, int D, int E,
         int WIDTH)
 {
     real sums[BLOCK_W][BLOCK_E];
@@ -7008,7 +7008,7 @@ static void sums_by_key_kernel_1(const Grid program, const Grid programs,
     d_out_type *d_out_at = d_out_ptr + (int64_t)batch * d_out_strides[0] + (int64_t)head
             * d_out_strides[1] + (int64_t)row_place * d_out_strides[2];
     classes_value d_out_stride = d_out_strides[2] * row_step;
-    real run_spot = ((batch * classes + residue) * segments + segment) * tiles;
+    int run_spot = ((batch * classes + residue) * segments + segment) * tiles;
     int64_t spot = (int64_t)(((batch * heads + head) * classes + residue) * segments + segment);
     int64_t tile_sums = spot * tiles;
     int64_t kept_sums = spot * others;
@@ -7172,7 +7172,7 @@ void run(const Grid programs, const int threads, const int share, q_of_row_type 
         plain_kept_type *plain_kept_ptr, runs_type *runs_ptr, q_start_type *q_start_ptr,
         kv_lengths_type *kv_lengths_ptr, classes_type *classes_ptr, const int64_t *q_of_row_strides,
         const int64_t *d_out_strides, int n, int m, int k_start, int tiles, int others,
-        int segments, int leads, double classes, int GROUP, int D, int E, int WIDTH)
+        int segments, int leads, int classes, int GROUP, int D, int E, int WIDTH)
 {
     #pragma omp parallel for collapse(3) schedule(dynamic) num_threads(threads)
     for (int z = 0; z < programs.z; z++)

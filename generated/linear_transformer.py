@@ -4893,7 +4893,7 @@ static void forward_in_order_kernel(const Grid program, const Grid programs,
     for (int step = 0; step < f0 - t0 + t1 - f1; step++) {
         tile_ = t0 + step;
         tile_ = tile_ < f0 ? tile_ : tile_ + (f1 - f0);
-        int adds = (tile_ == summed) & (tile_ < next_f1);
+        int adds = (tile_ == summed) & (next_f0 <= tile_) & (tile_ < next_f1);
         adds = adds & ((low <= tile_ * BLOCK_N) & ((tile_ + 1) * BLOCK_N <= high));
         forward_in_order_tile(rows, total, q_of_row, q_of_row_turned, k_of_key_ptr + tile_
                 * k_of_key_step, v_ptr + tile_ * v_step, state_ptr, plain_ptr, k_of_key_strides[2],

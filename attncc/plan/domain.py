@@ -147,7 +147,9 @@ def _sharpened(pieces: list[Piece], fixed: Name, swept: Name, prover: Prover) ->
 
 def _segment(piece: Piece, samples: Samples) -> Segment:
     full = piece.full if piece.full is not None and _is_worth_a_loop(piece.full, samples) else None
-    return Segment(_interval(piece.touched), None if full is None else _interval(full))
+    low, high = piece.touched.low, piece.touched.high
+    may_end_first = low is not None and high is not None and not at_least(high, low)
+    return Segment(_interval(piece.touched), None if full is None else _interval(full), may_end_first)
 
 
 def _is_worth_a_loop(full: Reach, samples: Samples) -> bool:

@@ -8,7 +8,7 @@ neighbours may be taken from all of these, and run alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from attncc.plan.domain import BUDGET, Analysis, prover_of
@@ -226,7 +226,7 @@ def _with_plain_residue(one: HeadClass, layout: Layout) -> HeadClass:
         for each in segments:
             touched = interval(each.touched)
             assert touched is not None
-            found.append(Segment(touched, interval(each.full)))
+            found.append(replace(each, touched=touched, full=interval(each.full)))
         return tuple(found)
 
     return HeadClass(one.condition, plain(one.pattern), side(one.by_row), side(one.by_column), one.facts)

@@ -26,11 +26,13 @@ class Segment:
 
     `touched` covers every position that some lane of the tile is related to (it may be wider than needed); every
     position of `full` is related to every lane (it may be narrower than possible, None when nothing was proven).
-    Segments come in an order that makes it safe to start each one where the ones before it have ended.
+    Segments come in an order that makes it safe to start each one where the ones before it have ended. For some tile
+    `may_end_first` lets the end of what is touched lie before its beginning, maybe in the same tile of positions.
     """
 
     touched: Interval
     full: Interval | None
+    may_end_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,14 @@ def test_features_are_made_in_tiles_where_nobody_takes_gradients(
     torch.testing.assert_close(made, expected.float(), rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("pattern", ["i + j < 150", "h % 2 == 0 ? causal : j < 64 * (i // 64 % 2) + 70"])
+LOSING = (
+    "i + j < 150",
+    "h % 2 == 0 ? causal : j < 64 * (i // 64 % 2) + 70",
+    "h % 2 == 0 ? causal : causal & i - j < 50 & (i - j) % 3 == 0",  # no tile of keys is seen by all rows of a tile
+)
+
+
+@pytest.mark.parametrize("pattern", LOSING)
 def test_sums_begin_anew_where_runs_lose_keys(pattern: str, tmp_path: Path) -> None:
     weight = "dot(elu(q) + 1, elu(k) + 1); normalize = rows + 0.001"
     built = build(f"attention a {{ pattern = {pattern}; weight = {weight} }}", tmp_path, in_c=True)
@@ -141,6 +148,20 @@ def test_combinations(name: str, tmp_path: Path) -> None:
     for way in ways_of(built.module, "c"):
         verdict = compare(built.module, built.spec, replace(APART, d=12, q_start=None), way)
         assert verdict.ok, verdict.text
+
+
+def test_runs_that_end_before_they_begin_visit_no_tile(tmp_path: Path) -> None:
+    """For keys from 64 on, of the rows before the one that sees nothing; what follows it lies in the same tile."""
+    built = build("attention a { pattern = j + 40 <= i & i != 100 }", tmp_path, in_c=True)
+    verdict = compare(built.module, built.spec, replace(PLAIN, n=130, m=130), "c")
+    assert verdict.ok, verdict.text
+
+
+def test_what_counts_classes_of_positions_is_whole(tmp_path: Path) -> None:
+    built = build_file("dilated_linear", tmp_path, in_c=True)
+    counting = [each for each in built.module._C_KERNELS.values() if "classes" in each.arguments]
+    assert counting
+    assert all("classes" in each.whole for each in counting)
 
 
 @pytest.mark.parametrize("names", [("c", "r", "y", "unsigned"), ("linux", "NULL", "VECTOR", "Rows")], ids=str)

@@ -13,7 +13,7 @@ from attncc.emit.c_form.expressions import function_of
 from attncc.emit.c_form.reading import Called, c_name, calls_in, is_constant, nodes_of, walk
 from attncc.emit.c_form.text import CText
 from attncc.emit.c_form.values import INT, REAL, Variable, address_type
-from attncc.emit.triton_form.scope import CPUS_ALONE
+from attncc.emit.triton_form.scope import CPUS_ALONE, OF_CLASSES
 from attncc.emit.units import units_of
 
 _SIZE = re.compile(r"_size_\d+$")  # of an axis of a table
@@ -112,6 +112,7 @@ def _parameter(name: str, node: ast.FunctionDef, everything: list[ast.FunctionDe
         return Variable(c_name(name), (), address_type(of), of=of)
     is_whole = (
         name.isupper()
+        or name in OF_CLASSES
         or _SIZE.search(name)
         or name in _whole_names(node)
         or any(name in _counted(each) for each in everything)

@@ -368,7 +368,7 @@ class KernelPrinter(TileFunctions, KernelResults):
             with self.writer.block(f"for step in range(0, {steps}):"):
                 self._print_tile_of_step(partial)
                 if self.adds_keys_of(sweep):
-                    self.writer.line("adds = (tile == summed) & (tile < next_f1)")
+                    self.writer.line("adds = (tile == summed) & (next_f0 <= tile) & (tile < next_f1)")
                     self.writer.line("adds &= (low <= tile * BLOCK_N) & ((tile + 1) * BLOCK_N <= high)")
                 self.print_call(at, sweep, masked=True)
                 if self.adds_keys_of(sweep):

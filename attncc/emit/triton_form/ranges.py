@@ -83,7 +83,10 @@ class RangePrinter:
         after = "" if at == 0 else "done"
         start = f"{low} // {self.block}"
         self.writer.line(f"{t0} = {start}" if not after else f"{t0} = tl.maximum({start}, {after})")
-        self.writer.line(f"{t1} = tl.maximum(tl.cdiv(tl.maximum({high}, 0), {self.block}), {t0})")
+        end = f"tl.maximum(tl.cdiv(tl.maximum({high}, 0), {self.block}), {t0})"
+        if at + 1 < count and self._may_end_first(at):  # a tile that no run has is left to those that follow
+            end = f"tl.where({high} > {low}, {end}, {t0})"
+        self.writer.line(f"{t1} = {end}")
         has_full = any(interval is not None for interval in full)
         if has_full:
             full_low, full_high = f"{self.of}full_low{suffix}", f"{self.of}full_high{suffix}"
@@ -96,6 +99,10 @@ class RangePrinter:
             ended = f"tl.where({high} > {low}, {t1}, {after or 0})"
             self.writer.line(f"done = {ended}")
         return Runs(t0, f0 if has_full else t1, f1 if has_full else t1, t1, has_full)
+
+    def _may_end_first(self, at: int) -> bool:
+        segments = (segments[at : at + 1] for segments in map(self._segments, self.domain.classes))
+        return any(each.may_end_first for found in segments for each in found)
 
     def _interval(self, each: HeadClass, at: int, *, full: bool) -> Interval | None:
         segments = self._segments(each)

@@ -45,6 +45,8 @@ OTHER = {
 }  # what a saved row number reads as beyond the last row, where 0 would do harm
 
 
+# What kernels are told of classes of positions: how many there are, for which heads the keys are, and which one it is.
+OF_CLASSES = ("classes", "part", "residue")
 CPUS_ALONE = "cpus_alone"  # marks kernels that are only translated to C, and then leave the text
 
 
