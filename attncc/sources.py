@@ -39,7 +39,8 @@ def text_of(file: BinaryIO, name: str) -> Source:
 
 def cache_folder() -> Path:
     """Where the user keeps what can be made again; it need not exist."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attncc"
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "attncc"
 
 
 _MOST_BYTES = 1 << 24

@@ -39,6 +39,7 @@ import mmap
 import os
 import pathlib
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -748,6 +749,8 @@ def _form(form, q):
             return "triton"
         return "c" if _c_serves(q) else "torch"
     if form == "c":
+        if torch.compiler.is_compiling():  # what a compiler is given are plain operations
+            return "torch"
         _expect(
             _in_c(q), "q", f"on {q.device}", "on the CPU for the C form, without TRITON_INTERPRET"
         )
@@ -4269,34 +4272,51 @@ _C_PROCESSORS = (
 )
 _C_THREADS = (("-fopenmp",), ("-fopenmp-simd",), ())
 _C_PROBE = """\
+typedef float four __attribute__((vector_size(16)));
+_Static_assert(sizeof(four) == 16, "kernels are made of vectors");
 int run(int n)
 {
     int total = 0;
     #pragma omp parallel for reduction(+ : total)
     for (int i = 0; i < n; i++) total += i;
-    return total;
+    return _Generic(total, int: total);
 }
 """
+
+
+def _c_words(name):
+    """What a variable of the environment says, word by word; quotes hold words together."""
+    said = os.environ.get(name, "")
+    try:
+        return shlex.split(said)
+    except ValueError as error:
+        raise ValueError(f"{name} is {said!r}: {error}") from None
+
+
+@functools.cache
+def _c_found():
+    """The command that compiles, as far as files, or None; and what is wrong then."""
+    asked = [_c_words("CC"), ["cc"], ["gcc"], ["clang"]]
+    compiler = next((each for each in asked if each and shutil.which(each[0])), None)
+    if compiler is None:
+        return None, "no C compiler is found"
+    more = _c_words("ATTNCC_CFLAGS")
+    for processor, threads in itertools.product(_C_PROCESSORS, _C_THREADS):
+        command = (*compiler, *_C_FLAGS, *processor, *threads, *more)
+        # It may say no, make nothing, or what cannot be loaded here.
+        with contextlib.suppress(OSError, RuntimeError):
+            _c_loaded(_C_PROBE, command)
+            return command, ""
+    return None, f"{' '.join((*compiler, *more))} makes nothing that runs"
 
 
 @functools.cache
 def _c_command():
     """The command that compiles, as far as files; None, with a warning, where there is none."""
-    asked = [os.environ.get("CC", "").split(), ["cc"], ["gcc"], ["clang"]]
-    compiler = next((each for each in asked if each and shutil.which(each[0])), None)
-    if compiler is not None:
-        more = os.environ.get("ATTNCC_CFLAGS", "").split()
-        for processor, threads in itertools.product(_C_PROCESSORS, _C_THREADS):
-            command = (*compiler, *_C_FLAGS, *processor, *threads, *more)
-            # It may say no, make nothing, or what cannot be loaded here.
-            with contextlib.suppress(OSError, RuntimeError):
-                _c_loaded(_C_PROBE, command)
-                return command
-    found = (
-        f"{' '.join(compiler)} makes nothing that runs" if compiler else "no C compiler is found"
-    )
-    warnings.warn(f"{found}: attention runs in torch on the CPU, which is slower", stacklevel=2)
-    return None
+    command, fault = _c_found()
+    if fault:
+        warnings.warn(f"{fault}: attention runs in torch on the CPU, which is slower", stacklevel=2)
+    return command
 
 
 @functools.cache
@@ -4315,12 +4335,14 @@ def _c_identity(compiler):
 @functools.cache
 def _c_folder():
     """The user's cache, or a folder of this process where there is none to write into."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = pathlib.Path(cache, "attncc", "c")
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
+    asked = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
+    cache = next(filter(os.path.isabs, asked), None)
+    if cache is not None:
+        folder = pathlib.Path(cache, "attncc", "c")
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
     made = tempfile.mkdtemp(prefix="attncc-c-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return pathlib.Path(made)
@@ -4336,6 +4358,7 @@ def _c_compiled(source, command):
     path = _c_folder() / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.so"
     if path.exists():
         return path
+    path.parent.mkdir(parents=True, exist_ok=True)  # caches may be emptied at any time
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         file, made = pathlib.Path(folder, "kernel.c"), pathlib.Path(folder, "kernel.so")
         file.write_text(source, encoding="utf-8")
@@ -4360,9 +4383,9 @@ def _c_loaded(source, command):
 
 def _c_library(source):
     """A kernel's library, loaded."""
-    command = _c_command()
-    if command is None:
-        raise RuntimeError("kernels in C need a compiler: gcc or clang, or what CC names")
+    command, fault = _c_found()
+    if fault:
+        raise RuntimeError(f"{fault}: kernels in C need a compiler, gcc or clang, or what CC names")
     return _c_loaded(source, command)
 
 
@@ -4379,7 +4402,7 @@ def _c_serves(q):
     """Whether kernels in C run unasked: if they can, unless ATTNCC_TARGET is `torch`."""
     if torch.compiler.is_compiling():  # what a compiler is given are plain operations
         return False
-    target = os.environ.get("ATTNCC_TARGET", "c")
+    target = os.environ.get("ATTNCC_TARGET") or "c"
     if target not in ("c", "torch"):
         raise ValueError(f"ATTNCC_TARGET is {target!r}, expected 'c' or 'torch'")
     return target == "c" and _in_c(q) and q.shape[-1] <= _C_WIDEST and _c_command() is not None
@@ -4503,8 +4526,9 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define least_of(type) \
     _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
-#define larger(a, b) ((a) > (b) ? (a) : (b))
-#define smaller(a, b) ((a) < (b) ? (a) : (b))
+// NaN stays NaN where it stands first, as what a spec computes does beside a constant.
+#define larger(a, b) ((b) > (a) ? (b) : (a))
+#define smaller(a, b) ((b) < (a) ? (b) : (a))
 #define clamped(index, size) smaller(larger(index, 0), (size) - 1)
 #define ceil_div(a, b) (((a) + (b) - 1) / (b))
 #define floor_mod(a, b) ((((a) % (b)) + (b)) % (b))
@@ -4532,19 +4556,20 @@ INLINE real erf_of(real x) { return erf(x); }
 INLINE real floor_of(real x) { return floor(x); }
 INLINE real tanh_of(real x) { return tanh(x); }
 #else
-// 2^x to 2 units in the last place, in operations that compilers make vectors of: a power of two
-// by its exponent, times a polynomial within half a step. Below 2^-126.5 it is 0.
+// 2^x to 1.2 units in the last place, in operations that compilers make vectors of: a power of two
+// by its exponent, times a polynomial within half a step (that of Cephes). Below 2^-126.5 it is 0,
+// from 2^127.5 on infinite.
 INLINE float exp2_of(float x)
 {
     const float within = x < -127.0f ? -127.0f : (x > 128.0f ? 128.0f : x);
     const float whole = rintf(within);
     const float rest = within - whole;
-    float p = 1.5403530e-4f;
-    p = p * rest + 1.3333558e-3f;
-    p = p * rest + 9.6181291e-3f;
-    p = p * rest + 5.5504109e-2f;
-    p = p * rest + 2.4022651e-1f;
-    p = p * rest + 6.9314718e-1f;
+    float p = 1.5353362e-4f;
+    p = p * rest + 1.3398874e-3f;
+    p = p * rest + 9.6184374e-3f;
+    p = p * rest + 5.5503325e-2f;
+    p = p * rest + 2.4022648e-1f;
+    p = p * rest + 6.9314720e-1f;
     p = p * rest + 1.0f;
     return p * float_of_bits((uint32_t)((int32_t)whole + 127) << 23);  // at -127 the power is 0
 }
@@ -4607,13 +4632,21 @@ INLINE real elu_of(real x)
 #ifdef DOUBLE
     return x > 0 ? x : expm1(x);
 #else
-    const real half = tanh_of(R(0.5) * (x < 0 ? x : 0));
+    const real half = tanh_of(R(0.5) * (x > 0 ? 0 : x));
     return x > 0 ? x : 2 * half / (1 - half);
 #endif
 }
-INLINE real elu_plus_one_of(real x) { return x > 0 ? x + 1 : exp_of(x < 0 ? x : 0); }
+INLINE real elu_plus_one_of(real x) { return x > 0 ? x + 1 : exp_of(x > 0 ? 0 : x); }
 INLINE real sign_of(real x) { return x > 0 ? R(1) : (x < 0 ? R(-1) : R(0)); }
-INLINE real power_of(real base, real exponent) { return exp2_of(exponent * log2_of(base)); }
+// base^exponent; below 0 it has a value where the exponent is whole. To the power of 0 all is 1.
+INLINE real power_of(real base, real exponent)
+{
+    const real size = exp2_of(exponent * log2_of(abs_of(base)));
+    const real half = R(0.5) * exponent;
+    const int is_whole = floor_of(exponent) == exponent, is_even = floor_of(half) == half;
+    const real below = is_even ? size : (is_whole ? -size : (real)NAN);
+    return exponent == 0 ? R(1) : (base < 0 ? below : size);
+}
 INLINE real inverse_of(real x) { return x == 0 ? R(0) : 1 / x; }
 INLINE real log_or_none_of(real x) { return x > 0 ? log_of(x) : -(real)INFINITY; }
 

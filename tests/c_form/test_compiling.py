@@ -14,9 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from attncc.check.ahead import compile_ahead
+from attncc.check.load import load_module
+from attncc.compiler import compile_any
 from attncc.emit.c_form.expressions import Untranslatable
 from attncc.emit.c_form.source import kernels_in_c
-from tests.modules import SMALL, Built, build_file
+from attncc.sources import read_source
+from tests.modules import SMALL, SPECS, Built, build_file
 
 CALL = """
 import sys, torch, importlib.util, warnings
@@ -79,10 +83,12 @@ def test_without_a_compiler_torch_serves(window: Built, tmp_path: Path) -> None:
     assert error.count("no C compiler is found: attention runs in torch on the CPU, which is slower") == 1
 
 
-def test_a_compiler_that_makes_nothing_is_none(window: Built, tmp_path: Path) -> None:
-    out, error = _run(window, tmp_path, CC="/bin/true").communicate()
+@pytest.mark.parametrize("compiler", ["/bin/true", "g++"])  # kernels are no C++
+def test_a_compiler_that_makes_nothing_is_none(compiler: str, window: Built, tmp_path: Path) -> None:
+    out, error = _run(window, tmp_path, CC=compiler).communicate()
     assert out == "equal\n", error
-    assert error.count("/bin/true makes nothing that runs: attention runs in torch on the CPU, which is slower") == 1
+    said = f"{compiler} -O1 makes nothing that runs: attention runs in torch on the CPU, which is slower"
+    assert error.count(said) == 1
 
 
 def test_without_openmp_python_has_the_threads(window: Built, tmp_path: Path) -> None:
@@ -97,9 +103,9 @@ def test_without_openmp_python_has_the_threads(window: Built, tmp_path: Path) ->
 
 
 def test_what_the_cache_holds_in_part_is_made_anew(window: Built, tmp_path: Path) -> None:
-    """Also where `CC` is several words."""
+    """Also where `CC` is several words, in quotes too."""
     for _ in range(2):
-        out, error = _run(window, tmp_path, CC="env gcc").communicate()
+        out, error = _run(window, tmp_path, CC="env 'OF=two words' gcc").communicate()
         assert (out, error) == ("equal\n", "")
         for library in (tmp_path / "attncc" / "c").iterdir():
             library.write_bytes(library.read_bytes()[:100])
@@ -122,13 +128,41 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     assert out == "equal\n", error
 
 
+@pytest.mark.parametrize("is_layer", [False, True], ids=["attention", "layer"])
+def test_compiled_ahead_is_every_kernel_of_one_type(is_layer: bool) -> None:
+    """Whatever the number of threads; nothing is compiled here."""
+    name = "layers/multi_head_causal" if is_layer else "sparse_strided"
+    compiled = compile_any(read_source(SPECS / f"{name}.attn"))
+    module = load_module(compiled.text, "ahead")
+    module._c_library = module._c_run = lambda *given: None
+    compile_ahead(module, compiled, 64, "float32")
+    for kernel in module._C_KERNELS.values():
+        assert len({constants for _, constants in kernel.compiled}) == 2, kernel.__name__  # tiles
+        assert all(torch.float64 not in types for types, _ in kernel.compiled)
+
+
+def test_caches_may_be_emptied_and_named_oddly(window: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = window.module
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which is none, as it would move with the process
+    assert module._c_folder.__wrapped__().is_absolute()
+    monkeypatch.setattr(module, "_c_folder", lambda: tmp_path / "gone" / "since")
+    command, fault = module._c_found()
+    assert not fault
+    assert module._c_compiled("int run(void) { return 0; }", command).exists()
+
+
 def test_what_callers_may_say(window: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     q = torch.randn(1, 1, 3, 8)
+    compiled = torch.compile(lambda x: window.module.attention(x, x, x, form="c"), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(q), window.module.attention(q, q, q, form="torch"))
     monkeypatch.setenv("ATTNCC_TARGET", "cpp")
     with pytest.raises(ValueError, match=r"ATTNCC_TARGET.*'cpp'.*'c' or 'torch'"):
         window.module.attention(q, q, q)
     with pytest.raises(ValueError, match=r"form.*'cuda'.*'triton', 'c' or 'torch'"):
         window.module.attention(q, q, q, form="cuda")
+    monkeypatch.setenv("CC", "gcc '")
+    with pytest.raises(ValueError, match=r"CC is .*quotation"):
+        window.module._c_words("CC")
 
 
 def test_what_has_no_translation_is_said() -> None:

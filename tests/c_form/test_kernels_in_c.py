@@ -128,6 +128,23 @@ COMBINED = {
           weight = relu(dot(q, k) / sqrt(d))^2 * exp(-abs(i - j) / 40)
           normalize = count
         }""",
+    "powers of 0, and of what is below it": """
+        attention d {
+          pattern = causal
+          weight = exp(score) * ((-0.5)^(i - j) + 2 * (h / 8)^(i - j))
+          normalize = count
+        }""",
+    "scores by how many keys are visible": """
+        attention h {
+          pattern = causal
+          score = scale * dot(q, k) * log(valid)
+        }""",
+    "features of three factors": """
+        attention g {
+          pattern = causal
+          weight = dot(q, k)^3
+          normalize = count
+        }""",
     "blocks as large as tiles, that rows name": """
         attention e {
           input blocks[B, H, n, 2]: int
@@ -146,7 +163,7 @@ COMBINED = {
 def test_combinations(name: str, tmp_path: Path) -> None:
     built = build(COMBINED[name], tmp_path, in_c=True)
     for way in ways_of(built.module, "c"):
-        verdict = compare(built.module, built.spec, replace(APART, d=12, q_start=None), way)
+        verdict = compare(built.module, built.spec, replace(APART, d=12, q_start=None, kv_lengths=(49, 30)), way)
         assert verdict.ok, verdict.text
 
 
@@ -162,6 +179,16 @@ def test_what_counts_classes_of_positions_is_whole(tmp_path: Path) -> None:
     counting = [each for each in built.module._C_KERNELS.values() if "classes" in each.arguments]
     assert counting
     assert all("classes" in each.whole for each in counting)
+
+
+def test_what_is_no_number_stays_none(tmp_path: Path) -> None:
+    weight = "dot(elu(q) + 1, relu(k)) + max(0.1, score) + elu(score)"
+    built = build(f"attention a {{ pattern = causal; weight = {weight}; normalize = count }}", tmp_path, in_c=True)
+    q, k, v = torch.randn(3, 1, 1, 20, 8)
+    k[0, 0, 9, 3] = torch.nan
+    found, expected = (built.module.attention(q, k, v, form=form).isnan() for form in ("c", "torch"))
+    assert expected.any()
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("names", [("c", "r", "y", "unsigned"), ("linux", "NULL", "VECTOR", "Rows")], ids=str)

@@ -206,14 +206,14 @@ def check_layer(
 
 
 def called(
-    module: ModuleType, plan: LayerPlan, count: int = 21, dtype: torch.dtype = torch.float64
+    module: ModuleType, plan: LayerPlan, count: int = 21, dtype: torch.dtype = torch.float64, **options: Any
 ) -> tuple[nn.Module, list[Tensor]]:
     """A module with drawn parameters, and inputs of so many tokens."""
     layer = plan.layer
     case = LayerCase("property", 2, tuple((name, count) for name in layer.sequences), (), dtype)
     parameters = parameters_of(layer)
     tensors = tensors_of(layer, case, parameters)
-    made = _filled(made_of(module, layer, parameters).double().eval(), tensors)
+    made = _filled(made_of(module, layer, parameters, **options).double().eval(), tensors)
     return made, [tensors[each.name] for each in layer.inputs]
 
 

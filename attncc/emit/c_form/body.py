@@ -216,15 +216,15 @@ class FunctionTranslator(TileStatements, StoreStatements):
 
     def _assign_number(self, name: str, node: ast.expr, found: Term) -> None:
         self.settle(name, node)
-        is_new = name not in self.known
+        before = self.known.get(name)
         if isinstance(found, Address):
             target = self.variable(name, (), address_type(found.of), of=found.of)
         else:
             target = self.variable(name, (), found.ctype)
-        if is_new and self._is_declared_here(name):
+        if before is None and self._is_declared_here(name):
             self.text.line(f"{target.typed}{target.name} = {found.at(())};")
             return
-        if is_new:
+        if target is not before:  # maybe the name held something of another kind
             self.storage[target.name] = target
         self.text.line(f"{target.name} = {found.at(())};")
 

@@ -187,6 +187,8 @@ class ExpressionReader:
             return _applied(_FUNCTIONS[function], [self.number(each) for each in arguments], REAL)
         if function in _WHOLE_FUNCTIONS:
             values = [self.number(each) for each in arguments]
+            if function in ("tl.maximum", "tl.minimum") and isinstance(arguments[0], ast.Constant):
+                values.reverse()  # NaN that stands first stays
             return _applied(_WHOLE_FUNCTIONS[function], values, joined(*(each.ctype for each in values)))
         match function, arguments:
             case "float", [ast.Constant(value=text)]:

@@ -115,8 +115,9 @@ INLINE int64_t to_long(int64_t x) { return x; }
 #define least_of(type) \
     _Generic((type){0}, float: -INFINITY, double: -INFINITY, int64_t: INT64_MIN, default: INT32_MIN)
 
-#define larger(a, b) ((a) > (b) ? (a) : (b))
-#define smaller(a, b) ((a) < (b) ? (a) : (b))
+// NaN stays NaN where it stands first, as what a spec computes does beside a constant.
+#define larger(a, b) ((b) > (a) ? (b) : (a))
+#define smaller(a, b) ((b) < (a) ? (b) : (a))
 #define clamped(index, size) smaller(larger(index, 0), (size) - 1)
 #define ceil_div(a, b) (((a) + (b) - 1) / (b))
 #define floor_mod(a, b) ((((a) % (b)) + (b)) % (b))
@@ -144,19 +145,20 @@ INLINE real erf_of(real x) { return erf(x); }
 INLINE real floor_of(real x) { return floor(x); }
 INLINE real tanh_of(real x) { return tanh(x); }
 #else
-// 2^x to 2 units in the last place, in operations that compilers make vectors of: a power of two
-// by its exponent, times a polynomial within half a step. Below 2^-126.5 it is 0.
+// 2^x to 1.2 units in the last place, in operations that compilers make vectors of: a power of two
+// by its exponent, times a polynomial within half a step (that of Cephes). Below 2^-126.5 it is 0,
+// from 2^127.5 on infinite.
 INLINE float exp2_of(float x)
 {
     const float within = x < -127.0f ? -127.0f : (x > 128.0f ? 128.0f : x);
     const float whole = rintf(within);
     const float rest = within - whole;
-    float p = 1.5403530e-4f;
-    p = p * rest + 1.3333558e-3f;
-    p = p * rest + 9.6181291e-3f;
-    p = p * rest + 5.5504109e-2f;
-    p = p * rest + 2.4022651e-1f;
-    p = p * rest + 6.9314718e-1f;
+    float p = 1.5353362e-4f;
+    p = p * rest + 1.3398874e-3f;
+    p = p * rest + 9.6184374e-3f;
+    p = p * rest + 5.5503325e-2f;
+    p = p * rest + 2.4022648e-1f;
+    p = p * rest + 6.9314720e-1f;
     p = p * rest + 1.0f;
     return p * float_of_bits((uint32_t)((int32_t)whole + 127) << 23);  // at -127 the power is 0
 }
@@ -219,13 +221,21 @@ INLINE real elu_of(real x)
 #ifdef DOUBLE
     return x > 0 ? x : expm1(x);
 #else
-    const real half = tanh_of(R(0.5) * (x < 0 ? x : 0));
+    const real half = tanh_of(R(0.5) * (x > 0 ? 0 : x));
     return x > 0 ? x : 2 * half / (1 - half);
 #endif
 }
-INLINE real elu_plus_one_of(real x) { return x > 0 ? x + 1 : exp_of(x < 0 ? x : 0); }
+INLINE real elu_plus_one_of(real x) { return x > 0 ? x + 1 : exp_of(x > 0 ? 0 : x); }
 INLINE real sign_of(real x) { return x > 0 ? R(1) : (x < 0 ? R(-1) : R(0)); }
-INLINE real power_of(real base, real exponent) { return exp2_of(exponent * log2_of(base)); }
+// base^exponent; below 0 it has a value where the exponent is whole. To the power of 0 all is 1.
+INLINE real power_of(real base, real exponent)
+{
+    const real size = exp2_of(exponent * log2_of(abs_of(base)));
+    const real half = R(0.5) * exponent;
+    const int is_whole = floor_of(exponent) == exponent, is_even = floor_of(half) == half;
+    const real below = is_even ? size : (is_whole ? -size : (real)NAN);
+    return exponent == 0 ? R(1) : (base < 0 ? below : size);
+}
 INLINE real inverse_of(real x) { return x == 0 ? R(0) : 1 / x; }
 INLINE real log_or_none_of(real x) { return x > 0 ? log_of(x) : -(real)INFINITY; }
 

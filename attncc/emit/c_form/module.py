@@ -27,6 +27,7 @@ _IMPORTS = (
     "os",
     "pathlib",
     "platform",
+    "shlex",
     "shutil",
     "subprocess",
     "tempfile",

@@ -159,4 +159,5 @@ class BackwardLaunch(Prepared):
         factor = self.plan.gpu.backward[node.inputs[1]]
         if isinstance(factor.expr, Const):
             return f"{node.inputs[0]} * {factor.expr.value!r}"
-        return f"{node.inputs[0]} * {factor.name}{'[..., None]' if self.tables()[factor.name] else ''}"
+        own = ", None" * (1 if Axis.OFFSET in node.axes else 2)  # numbers of distances, or vectors of rows
+        return f"{node.inputs[0]} * {factor.name}{f'[...{own}]' if self.tables()[factor.name] else ''}"
