@@ -3762,11 +3762,11 @@ INLINE real elu_of(real x)
 }
 INLINE real elu_plus_one_of(real x) { return x > 0 ? x + 1 : exp_of(x > 0 ? 0 : x); }
 INLINE real sign_of(real x) { return x > 0 ? R(1) : (x < 0 ? R(-1) : R(0)); }
+INLINE real power_of(real base, real exponent) { return exp2_of(exponent * log2_of(base)); }
 // base^exponent; below 0 it has a value where the exponent is whole. To the power of 0 all is 1.
-INLINE real power_of(real base, real exponent)
+INLINE real signed_power_of(real base, real exponent)
 {
-    const real size = exp2_of(exponent * log2_of(abs_of(base)));
-    const real half = R(0.5) * exponent;
+    const real size = power_of(abs_of(base), exponent), half = R(0.5) * exponent;
     const int is_whole = floor_of(exponent) == exponent, is_even = floor_of(half) == half;
     const real below = is_even ? size : (is_whole ? -size : (real)NAN);
     return exponent == 0 ? R(1) : (base < 0 ? below : size);

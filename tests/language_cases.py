@@ -66,6 +66,10 @@ CASES: dict[str, str] = {
   pattern = causal
   weight = dot(elu(q) + 1, elu(k) + 1) * exp(-exp(rate[h]) * (i - j))
   normalize = rows + 1e-3""",
+    "powers of 0 and below, and roots of squares": """
+  pattern = causal
+  weight = exp(score) * ((-0.5)^(i - j) + ((h - 2) / 8)^(i - j)) + (score^2)^1.5
+  normalize = count""",
     "sums of gates, in which differences keep their digits": """
   input g[B, H, m]
   let G = cumsum(min(g, 0))

@@ -60,6 +60,7 @@ class ExpressionWriter:
         symbol: the text of a position, length or other name.
         local: the text of a node's value, broadcast to where it is read.
         never_negative: whether an integer expression is proven >= 0, so that // and % need no floor form.
+        is_positive: whether a base is proven > 0, so that its power is a plain exponential.
         host: writes what reads neither positions, heads nor nodes, and is therefore a plain Python number.
     """
 
@@ -69,12 +70,14 @@ class ExpressionWriter:
         symbol: Callable[[Name], str],
         local: Callable[[str], str],
         never_negative: Callable[[Expr], bool] = lambda _: False,
+        is_positive: Callable[[Expr], bool] = lambda _: False,
         host: ExpressionWriter | None = None,
     ) -> None:
         self.dialect = dialect
         self.symbol = symbol
         self.local = local
         self.never_negative = never_negative
+        self.is_positive = is_positive
         self.host = host
         self.used: set[str] = set()  # helpers that the written text calls
 
@@ -210,8 +213,9 @@ class ExpressionWriter:
                 lower = Binary(BinaryOp.POWER, left, Const(value - 1))
                 return _PRODUCT, f"{self.write(lower, _PRODUCT)} * {self.write(left, _UNARY)}"
         if self.dialect.power.startswith("_"):
-            self.used.add("_power")
-            return _ATOM, self.dialect.power.format(self.write(left), self.write(right))
+            called = self.dialect.power if self.is_positive(left) else f"_signed{self.dialect.power}"
+            self.used.add(called.partition("(")[0])
+            return _ATOM, called.format(self.write(left), self.write(right))
         base, exponent = self._operand(expr, left, _ATOM), self._operand(expr, right, _UNARY)
         return _POWER, self.dialect.power.format(base, exponent)
 

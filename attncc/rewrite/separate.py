@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from attncc.graph.ir import Graph, Node
 from attncc.graph.ops import Axis, Op
+from attncc.rewrite.bounds import is_positive
+from attncc.rewrite.exponential import never_negative
 from attncc.rewrite.polynomials import Monomial, degree, most_monomials, multiplied_out, opened, sealed
 from attncc.rewrite.separable import NO_EXPONENT, ONE, Exponent, Factor, Term
 from attncc.rewrite.slopes import plus, times
@@ -18,6 +20,8 @@ from attncc.spec.expr import (
     Binary,
     BinaryOp,
     Call,
+    Compare,
+    CompareOp,
     Const,
     Expr,
     Indicator,
@@ -39,6 +43,7 @@ MOST_TERMS = 8
 MOST_FACTORS = 3  # dot products that are multiplied: features of one are as many as all its widths multiplied
 MOST_MONOMIALS = 256  # that are multiplied out: their number grows fast with powers of sums
 _SIDE = {Name.I: Axis.ROW, Name.J: Axis.COLUMN}
+_LEAST = 1e-38  # a size that is no less than 32 bits hold
 _ARITHMETIC = (BinaryOp.ADD, BinaryOp.SUBTRACT, BinaryOp.MULTIPLY)
 
 
@@ -145,7 +150,7 @@ class _Separation:
             case Binary(op=BinaryOp.POWER, left=left, right=Const(value=int(power))) if power > 0:
                 return Binary(BinaryOp.POWER, self._prepared(left), Const(power))
             case Binary(op=BinaryOp.POWER, left=base, right=exponent) if not self._axes(base):
-                return self._raised(times(_log(base), exponent), expr)
+                return self._power(base, exponent, expr)
             case Call(function="exp", arguments=(exponent,)):
                 return self._raised(exponent, expr)
             case Call(function="exp2", arguments=(exponent,)):
@@ -178,6 +183,23 @@ class _Separation:
         here = next((known for known, other in self.exponents.items() if other == found), here)
         self.exponents[here] = found
         return here
+
+    def _power(self, base: Expr, exponent: Expr, whole: Expr) -> Expr:
+        """A power of a number of no token: e to a multiple of its logarithm.
+
+        A base that may be 0 or less has one of its size, and a sign for each token: (-1)^(a + b) = (-1)^a (-1)^b for
+        whole numbers. The least size stands for 0, whose powers are 1 and nothing.
+        """
+        if isinstance(base, Const) or is_positive(base, lambda name: self.graph[name].expr):
+            return self._raised(times(_log(base), exponent), whole)
+        sign: Expr = ONE
+        if not never_negative(base):
+            for _, _, part in self._summands(exponent, whole):
+                odd = Binary(BinaryOp.MODULO, part, Const(2))
+                flips = Binary(BinaryOp.SUBTRACT, ONE, Binary(BinaryOp.MULTIPLY, Const(2), odd))
+                sign = times(sign, sealed(Select(Compare(CompareOp.LESS, base, Const(0)), flips, ONE)))
+        size = Call("max", (Call("abs", (base,)), Const(_LEAST)))
+        return times(self._raised(times(_log(size), exponent), whole), sign)
 
     def _turned(self, name: str, angle: Expr) -> Expr:
         """cos(a_i + b_j) by the sines and cosines of both."""

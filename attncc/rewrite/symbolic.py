@@ -167,6 +167,8 @@ class _Conversion:
                 return Select(Compare(CompareOp.GREATER, self.back(args[0]), Const(0)), Const(1), Const(0))
             case "choose":
                 return Select(self.back(args[0]), self.back(args[1]), self.back(args[2]))
+            case "Abs":  # what sympy makes of the root of a square
+                return Call("abs", (self.back(args[0]),))
             case "floordiv":
                 return Binary(BinaryOp.FLOOR_DIVIDE, self.back(args[0]), self.back(args[1]))
             case "mod":

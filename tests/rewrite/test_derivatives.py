@@ -52,7 +52,7 @@ def test_table_compiler_and_numbers_agree(name: str, sign: int) -> None:
 
 
 @pytest.mark.parametrize("name", UNARY)
-@pytest.mark.parametrize("inside", ("{x} * {f}", "{f}^2", "1 / (3 + {f})", "max({f}, {x})"))
+@pytest.mark.parametrize("inside", ("{x} * {f}", "{f}^2", "({f}^2)^1.5", "1 / (3 + {f})", "max({f}, {x})"))
 def test_sympy_knows_the_derivatives_of_functions_inside_others(name: str, inside: str) -> None:
     text = inside.format(x="dot(q, k)", f=f"{name}(dot(q, k))")
     expr = load(Source("product.attn", f"attention product {{ score = {text} }}")).score

@@ -69,6 +69,7 @@ _FUNCTIONS = {
     "_inverse": "inverse_of",
     "_log": "log_or_none_of",
     "_power": "power_of",
+    "_signed_power": "signed_power_of",
 }
 _WHOLE_FUNCTIONS = {
     "tl.maximum": "larger",

@@ -234,6 +234,17 @@ def _power(base, exponent):
     """base ^ exponent for base > 0."""
     return tl.exp2(exponent * tl.log2(base * 1.0))
 ''',
+    "_signed_power": '''
+@triton.jit
+def _signed_power(base, exponent):
+    """base ^ exponent; below 0 it has a value where the exponent is whole, and to the power of 0 all is 1."""
+    size = tl.exp2(exponent * tl.log2(tl.abs(base * 1.0)))
+    exponent = exponent + tl.zeros_like(size)
+    half = 0.5 * exponent
+    below = tl.where(tl.floor(half) == half, size, -size)
+    below = tl.where(tl.floor(exponent) == exponent, below, float("nan"))
+    return tl.where(exponent == 0.0, 1.0, tl.where(base < 0, below, size))
+''',
     "_inverse": '''
 @triton.jit
 def _inverse(x):

@@ -12,6 +12,7 @@ from attncc.emit.writer import Writer
 from attncc.graph.ir import Node
 from attncc.graph.ops import Axis, Op
 from attncc.plan.layout import position
+from attncc.rewrite.bounds import is_positive
 from attncc.spec.data import Axis as Length
 from attncc.spec.expr import Const, Expr, Local, Name, Vector, names_in, walk
 
@@ -258,7 +259,16 @@ class KernelScope:
                 return text
             return self.broadcast(text, node.axes[0], pair)
 
-        return ExpressionWriter(TRITON, symbol, local)
+        return ExpressionWriter(TRITON, symbol, local, is_positive=self.is_positive)
+
+    def is_positive(self, expr: Expr) -> bool:
+        """Whether a number of the kernel is proven > 0."""
+
+        def value_of(name: str) -> Expr | None:
+            node = self.node(name)
+            return node.expr if node is not None and node.op is Op.NUMBER else None
+
+        return is_positive(expr, value_of)
 
     def broadcast(self, text: str, axis: Axis, pair: bool = True) -> str:
         """Numbers of one axis, spread over pairs."""

@@ -280,7 +280,7 @@ class SumsScope(KernelPlaces):
             node = self.node(name)
             return name if node is None or not node.axes else spread(f"{prefix}{name}")
 
-        writer = ExpressionWriter(TRITON, symbol, local)
+        writer = ExpressionWriter(TRITON, symbol, local, is_positive=self.is_positive)
         written = writer.write(named(expr), context)
         self.used |= writer.used
         return written
