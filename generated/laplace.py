@@ -944,6 +944,7 @@ def _forward(q, k, v, q_start, k_start, q_starts, kv_lengths):
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q.dtype)
     outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+    _on_large_pages(outs[0])
     outs += [q.new_empty(q.shape[:3], dtype=wide) for _ in range(1)]
     numbers = _numbers(q, k, v, None, kv_lengths)
 
@@ -1673,7 +1674,7 @@ def _advise():
 
 def _on_large_pages(x):
     """Have new memory of results come in a few large pages, as many small ones take time."""
-    if x.nbytes >= 1 << 22 and x.is_contiguous():
+    if x.device.type == "cpu" and x.nbytes >= 1 << 22 and x.is_contiguous():
         start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         _advise()(start, x.data_ptr() + x.nbytes - start)
 

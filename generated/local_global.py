@@ -1095,6 +1095,7 @@ def _near_forward(q, k, v, bias_by_offset, q_start, k_start, q_starts, kv_length
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q.dtype)
     outs = [q.new_empty(*q.shape[:3], v.shape[-1])]
+    _on_large_pages(outs[0])
     outs += [q.new_empty(q.shape[:3], dtype=wide) for _ in range(0)]
     numbers = _near_numbers(q, k, v, None, kv_lengths)
 
@@ -3218,6 +3219,7 @@ def _far_forward(q2, k2, v, scale, q_start, k_start, q_starts, kv_lengths, by_st
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(q2.dtype)
     outs = [q2.new_empty(*q2.shape[:3], v.shape[-1])]
+    _on_large_pages(outs[0])
     outs += [q2.new_empty(q2.shape[:3], dtype=wide) for _ in range(0)]
     numbers = _far_numbers(q2, k2, v, scale, kv_lengths)
 
@@ -4520,7 +4522,7 @@ def _advise():
 
 def _on_large_pages(x):
     """Have new memory of results come in a few large pages, as many small ones take time."""
-    if x.nbytes >= 1 << 22 and x.is_contiguous():
+    if x.device.type == "cpu" and x.nbytes >= 1 << 22 and x.is_contiguous():
         start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         _advise()(start, x.data_ptr() + x.nbytes - start)
 

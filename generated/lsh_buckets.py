@@ -2480,7 +2480,7 @@ def _advise():
 
 def _on_large_pages(x):
     """Have new memory of results come in a few large pages, as many small ones take time."""
-    if x.nbytes >= 1 << 22 and x.is_contiguous():
+    if x.device.type == "cpu" and x.nbytes >= 1 << 22 and x.is_contiguous():
         start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         _advise()(start, x.data_ptr() + x.nbytes - start)
 

@@ -941,6 +941,7 @@ def _forward(R1_of_row, R2_of_key, v, q_start, k_start, q_starts, kv_lengths, ke
     """The vectors [batch, heads, n, e] and the saved numbers of rows [batch, heads, n]."""
     wide = _wide(R1_of_row.dtype)
     outs = [R1_of_row.new_empty(*R1_of_row.shape[:3], v.shape[-1])]
+    _on_large_pages(outs[0])
     outs += [R1_of_row.new_empty(R1_of_row.shape[:3], dtype=wide) for _ in range(1)]
     outs.append(R1_of_row.new_empty(*R1_of_row.shape[:3], v.shape[-1] if keep_residual else 0))
     numbers = ()
@@ -1763,7 +1764,7 @@ def _advise():
 
 def _on_large_pages(x):
     """Have new memory of results come in a few large pages, as many small ones take time."""
-    if x.nbytes >= 1 << 22 and x.is_contiguous():
+    if x.device.type == "cpu" and x.nbytes >= 1 << 22 and x.is_contiguous():
         start = -(-x.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         _advise()(start, x.data_ptr() + x.nbytes - start)
 

@@ -134,6 +134,12 @@ COMBINED = {
           weight = exp(score) * ((-0.5)^(i - j) + 2 * (h / 8)^(i - j))
           normalize = count
         }""",
+    "powers of 0, by states": """
+        attention p {
+          pattern = causal
+          weight = (h / 8)^(i - j) * dot(elu(q) + 1, elu(k) + 1)
+          normalize = count
+        }""",
     "scores by how many keys are visible": """
         attention h {
           pattern = causal

@@ -55,7 +55,7 @@ WEIGHTS = {
     "cubes": "weight = (1 + score)^3; normalize = rows^2 + 1",
     "cosine": "weight = dot(relu(q), relu(k)) * cos(pi / 2 * (i - j) / 64); normalize = max(rows, 1e-6)",
     "decay": DECAY,
-    "powers of 0 and below": "weight = ((h - 1) / 2)^(i - j) * dot(exp(q), exp(k)); normalize = none",
+    "powers of what is below 0": "weight = (h % 2 - 0.5)^(i - j) * dot(exp(q), exp(k)); normalize = none",
     "decay over rows": "weight = 0.9^(i - j) * dot(exp(q), exp(k)); normalize = rows",
     "gated": GATED,
     "gated by channel": BY_CHANNEL,
