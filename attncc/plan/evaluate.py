@@ -61,7 +61,8 @@ def evaluate(expr: Expr, values: Mapping[Name, int]) -> int | bool:
         case Binary(op=op, left=left, right=right):
             return _arithmetic(op, evaluate(left, values), evaluate(right, values))
         case Compare(op=op, left=left, right=right):
-            return _comparison(op, evaluate(left, values), evaluate(right, values))
+            holds: bool = _COMPARISONS[op](evaluate(left, values), evaluate(right, values))
+            return holds
         case And(operands=operands):
             return all(evaluate(operand, values) for operand in operands)
         case Or(operands=operands):
@@ -136,7 +137,7 @@ def on_arrays(expr: Expr, values: Mapping[Name, Any]) -> Any:
         case Binary(op=op, left=left, right=right):
             return _arithmetic(op, on_arrays(left, values), on_arrays(right, values))
         case Compare(op=op, left=left, right=right):
-            return _comparison(op, on_arrays(left, values), on_arrays(right, values))
+            return _COMPARISONS[op](on_arrays(left, values), on_arrays(right, values))
         case And(operands=operands):
             return reduce(np.logical_and, (on_arrays(operand, values) for operand in operands), True)
         case Or(operands=operands):
@@ -168,36 +169,12 @@ def on_arrays(expr: Expr, values: Mapping[Name, Any]) -> Any:
 
 
 def _arithmetic(op: BinaryOp, left: int, right: int) -> int:
-    match op:
-        case BinaryOp.ADD:
-            return left + right
-        case BinaryOp.SUBTRACT:
-            return left - right
-        case BinaryOp.MULTIPLY:
-            return left * right
-        case BinaryOp.FLOOR_DIVIDE:
-            return left // right
-        case BinaryOp.MODULO:
-            return left % right
-        case BinaryOp.POWER if right >= 0:
-            return int(left**right)
+    if op in _OPERATORS:
+        found: int = _OPERATORS[op](left, right)
+        return found
+    if op is BinaryOp.POWER and right >= 0:
+        return int(left**right)
     raise TypeError(f"`{op.value}` does not give a whole number")
-
-
-def _comparison(op: CompareOp, left: int, right: int) -> bool:
-    match op:
-        case CompareOp.LESS:
-            return left < right
-        case CompareOp.LESS_EQUAL:
-            return left <= right
-        case CompareOp.GREATER:
-            return left > right
-        case CompareOp.GREATER_EQUAL:
-            return left >= right
-        case CompareOp.EQUAL:
-            return left == right
-        case CompareOp.NOT_EQUAL:
-            return left != right
 
 
 def _call(function: str, arguments: list[int]) -> int:
